@@ -1,0 +1,89 @@
+//! What is known about a file besides its bytes.
+
+use crate::{FileId, Gid, ServerId, Time, Uid};
+use serde::{Deserialize, Serialize};
+
+/// What an entry is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+}
+
+/// The attributes of a file, as `stat` shows them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attr {
+    /// Which file.
+    pub id: FileId,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits with set-id and sticky, `0o7777`.
+    pub mode: u16,
+    /// How many names it has; for a directory, 2 and one for each directory in it.
+    pub links: u32,
+    /// Its owner.
+    pub uid: Uid,
+    /// Its group.
+    pub gid: Gid,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Bytes of it that the buffer holds.
+    pub buffered: u64,
+    /// Last read, as far as it is kept: set by `utimens` and at creation.
+    pub atime: Time,
+    /// Last change of its bytes.
+    pub mtime: Time,
+    /// Last change of its bytes or attributes.
+    pub ctime: Time,
+}
+
+/// Which servers hold a file's bytes, fixed when it is made.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Layout {
+    /// The servers, in stripe order.
+    pub servers: Vec<ServerId>,
+    /// Bytes in a stripe.
+    pub stripe: u64,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SetTime {
+    /// The server's present.
+    Now,
+    /// This moment.
+    To(Time),
+}
+
+/// Attributes to change; `None` leaves one as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Change {
+    /// New permission bits.
+    pub mode: Option<u16>,
+    /// New owner.
+    pub uid: Option<Uid>,
+    /// New group.
+    pub gid: Option<Gid>,
+    /// New time of last access.
+    pub atime: Option<SetTime>,
+    /// New time of last modification.
+    pub mtime: Option<SetTime>,
+}
+
+/// How full the buffer is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Usage {
+    /// Bytes that files can fill.
+    pub capacity: u64,
+    /// Bytes in regions that hold live data, or are waiting to be used again.
+    pub used: u64,
+    /// Bytes of files that are live.
+    pub live: u64,
+    /// Number of files, directories and links.
+    pub files: u64,
+}

@@ -1,0 +1,28 @@
+//! The words every other room speaks: ids, byte units, spans, identities, attributes, errors.
+//!
+//! **Invariant**: values only. Anything here can be built, compared and printed without a machine around it.
+//!
+//! **Deliberately absent**: clocks, randomness, files, sockets, threads, error numbers of an operating system
+//! (those belong to the edge).
+
+#![forbid(unsafe_code)]
+
+mod attr;
+mod error;
+mod id;
+mod job;
+mod name;
+mod perm;
+mod span;
+mod time;
+mod units;
+
+pub use attr::{Attr, Change, FileKind, Layout, SetTime, Usage};
+pub use error::{Error, ErrorKind, Result};
+pub use id::{FileId, Gid, Incarnation, RegionId, ServerId, Stamp, Uid};
+pub use job::{Job, JobId, MAX_LABEL};
+pub use name::{MAX_NAME, MAX_PATH, Name};
+pub use perm::{Access, Identity, MAX_GROUPS, may};
+pub use span::Span;
+pub use time::Time;
+pub use units::Bytes;

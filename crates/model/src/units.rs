@@ -1,0 +1,101 @@
+//! Byte quantities that people can read and write.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// A number of bytes. Reads `4GiB`, `1.5 MB`, `4096`; prints the largest unit that stays readable.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Bytes(pub u64);
+
+const UNITS: [(&str, u64); 11] = [
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("PiB", 1 << 50),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("PB", 1_000_000_000_000_000),
+];
+
+impl Bytes {
+    /// Mebibytes.
+    #[must_use]
+    pub const fn mib(count: u64) -> Bytes {
+        Bytes(count << 20)
+    }
+
+    /// Kibibytes.
+    #[must_use]
+    pub const fn kib(count: u64) -> Bytes {
+        Bytes(count << 10)
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, size) =
+            UNITS[..6].iter().rev().find(|(_, size)| self.0 >= *size).copied().unwrap_or(UNITS[0]);
+        match self.0 % size {
+            0 => write!(f, "{} {unit}", self.0 / size),
+            _ => write!(f, "{:.1} {unit}", self.0 as f64 / size as f64),
+        }
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bytes, String> {
+        let text = text.trim();
+        let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = (&text[..split], text[split..].trim());
+        let help = || format!("\"{text}\" is not a size: write a number and a unit, such as 512MiB or 4GiB");
+        let factor = match unit {
+            "" => 1,
+            // One letter is a binary unit, as in most tools that take sizes.
+            "K" | "k" | "M" | "m" | "G" | "g" | "T" | "t" | "P" | "p" => {
+                let long = format!("{}iB", unit.to_ascii_uppercase());
+                UNITS.iter().find(|(name, _)| *name == long).expect("a unit of the table").1
+            }
+            _ => UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(help)?.1,
+        };
+        if let Ok(whole) = number.parse::<u64>() {
+            return whole.checked_mul(factor).map(Bytes).ok_or_else(|| format!("\"{text}\" is too large"));
+        }
+        let value: f64 = number.parse().map_err(|_| help())?;
+        let bytes = value * factor as f64;
+        // Beyond 2^63 a fraction cannot be meant.
+        if bytes < 9.2e18 { Ok(Bytes(bytes.round() as u64)) } else { Err(format!("\"{text}\" is too large")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_printed() {
+        for (text, bytes) in [
+            ("4GiB", 4 << 30),
+            ("4 gib", 4 << 30),
+            ("1.5 MB", 1_500_000),
+            ("4096", 4096),
+            ("64k", 65_536),
+            ("0", 0),
+        ] {
+            assert_eq!(text.parse::<Bytes>(), Ok(Bytes(bytes)), "{text}");
+        }
+        for bad in ["", "GiB", "-1", "4 XB", "1e9", "1.2.3M", "99999999PiB", "."] {
+            assert!(bad.parse::<Bytes>().is_err(), "{bad}");
+        }
+        assert_eq!(Bytes(4 << 30).to_string(), "4 GiB");
+        assert_eq!(Bytes(1_500_000).to_string(), "1.4 MiB");
+        assert_eq!(Bytes(0).to_string(), "0 B");
+    }
+}
