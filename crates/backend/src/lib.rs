@@ -1,0 +1,1 @@
+//! The world behind the buffer

@@ -1,0 +1,1 @@
+//! The client: path walk, open files, transports, and a blocking façade

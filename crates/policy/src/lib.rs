@@ -1,0 +1,1 @@
+//! Pure decisions: whose turn it is, where a write goes

@@ -1,0 +1,1 @@
+//! The daemon: sockets, turns, sessions, and the introduction of policy to store

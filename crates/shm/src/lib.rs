@@ -1,0 +1,1 @@
+//! Mapped region files and the ranges granted to writers

@@ -1,0 +1,70 @@
+//! The metadata store: ordered keys and values, atomic batches.
+//!
+//! | key | value | room |
+//! |---|---|---|
+//! | `i` file | inode | names |
+//! | `e` directory, hash of name, name | entry | names |
+//! | `x` file, name | extended attribute | names |
+//! | `o` file | (orphan: no name left, maybe open) | names |
+//! | `n` | first id never handed out | names |
+//! | `s` file | size and last write | data |
+//! | `z` file, start | zeros: end and stamp | data |
+//! | `c` | clock: a stamp never reached before the last start | data |
+//! | `k` | the key that seals tokens | server |
+
+mod fjall;
+mod memory;
+
+pub use self::fjall::FjallKv;
+pub use memory::MemoryKv;
+
+use forebay_model::Result;
+use std::ops::ControlFlow;
+
+/// What a visitor of [`Kv::scan`] says to every pair: go on, or enough.
+pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+
+/// An ordered, crash-safe map.
+pub trait Kv: Send + Sync {
+    /// The value of a key.
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
+
+    /// Shows the pairs whose key starts with `prefix` and is not below `from`, in order.
+    fn scan(&self, prefix: &[u8], from: &[u8], visit: Visit<'_>) -> Result<()>;
+
+    /// Makes all changes of a batch, or none. After it returns they survive the death of this process.
+    fn commit(&self, batch: Batch) -> Result<()>;
+
+    /// After it returns, everything committed before it was called survives the death of the machine.
+    /// Calls at the same time share one flush.
+    fn sync(&self) -> Result<()>;
+}
+
+/// Changes that happen together.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+impl Batch {
+    /// Sets a key.
+    pub fn put(&mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) {
+        self.changes.push((key.into(), Some(value.into())));
+    }
+
+    /// Removes a key.
+    pub fn remove(&mut self, key: impl Into<Vec<u8>>) {
+        self.changes.push((key.into(), None));
+    }
+
+    /// Adds the changes of another batch behind these.
+    pub fn append(&mut self, other: Batch) {
+        self.changes.extend(other.changes);
+    }
+
+    /// Whether there is nothing to do.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+}

@@ -1,0 +1,1 @@
+//! Names: the namespace of one server.

@@ -1,0 +1,76 @@
+//! The first words on a connection.
+//!
+//! ```text
+//! client → Hello      version, channel, who it is in the batch system, a nonce
+//! server → Challenge  (TCP) a nonce of its own; or at once Welcome (Unix socket: the kernel vouches)
+//! client → Proof      keyed hash over both nonces
+//! server → Welcome    what it is, its limits, and its own proof; or Refusal
+//! ```
+
+use forebay_model::{Error, Incarnation, Job, ServerId, Uid};
+use serde::{Deserialize, Serialize};
+
+/// The protocol spoken by this build. Peers of another version are refused with a sentence that names both.
+pub const VERSION: u32 = 1;
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Channel {
+    /// Everything but payload; many requests at once.
+    Control,
+    /// Reads and writes of one job, in order.
+    Data,
+}
+
+/// The client's first message.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`VERSION`] of the client.
+    pub version: u32,
+    /// What the connection is for.
+    pub channel: Channel,
+    /// The same on all connections of one client, for its life.
+    pub client: u128,
+    /// The job it runs for.
+    pub job: Job,
+    /// A number nobody has used before.
+    pub nonce: [u8; 32],
+}
+
+/// The server's answer to everything the client says in the handshake.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Greeting {
+    /// Prove that you hold the key.
+    Challenge {
+        /// A number nobody has used before.
+        nonce: [u8; 32],
+    },
+    /// Come in.
+    Welcome(Welcome),
+    /// Stay out, and why.
+    Refusal(Error),
+}
+
+/// The client's answer to a challenge.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Proof {
+    /// See [`client_proof`](crate::client_proof).
+    pub seal: [u8; 32],
+}
+
+/// What a client knows about a server once it is in.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Welcome {
+    /// Which server.
+    pub server: ServerId,
+    /// Which life of its store.
+    pub incarnation: Incarnation,
+    /// Who the server takes the peer for.
+    pub uid: Uid,
+    /// Most bytes in one payload.
+    pub max_payload: u32,
+    /// After so many milliseconds without a word on its control connection a client is gone.
+    pub session_millis: u64,
+    /// The server's own proof, where a challenge was made.
+    pub seal: Option<[u8; 32]>,
+}
