@@ -7,7 +7,8 @@
 //! server → Welcome    what it is, its limits, and its own proof; or Refusal
 //! ```
 
-use forebay_model::{Error, Incarnation, Job, ServerId, Uid};
+use crate::frame::{body, protocol};
+use forebay_model::{Error, Incarnation, Job, Result, ServerId, Uid};
 use serde::{Deserialize, Serialize};
 
 /// The protocol spoken by this build. Peers of another version are refused with a sentence that names both.
@@ -35,6 +36,27 @@ pub struct Hello {
     pub job: Job,
     /// A number nobody has used before.
     pub nonce: [u8; 32],
+}
+
+impl Hello {
+    /// Reads the body of a hello. The version comes first and is judged first, so that a peer of another
+    /// version is told about versions, whatever else its hello says. What the job says is checked too.
+    pub fn read(bytes: &[u8]) -> Result<Hello> {
+        let Ok((version, _)) = postcard::take_from_bytes::<u32>(bytes) else {
+            return Err(protocol("a hello without a version".to_owned()));
+        };
+        if version != VERSION {
+            return Err(protocol(format!(
+                "the client speaks version {version} of the protocol, this server version {VERSION}: use the \
+                 same release of Forebay on both sides"
+            )));
+        }
+        let hello: Hello = body(bytes)?;
+        match hello.job.fault() {
+            Some(fault) => Err(protocol(fault)),
+            None => Ok(hello),
+        }
+    }
 }
 
 /// The server's answer to everything the client says in the handshake.

@@ -1,12 +1,25 @@
-//! The protocol: messages, framing, handshake.
+//! The protocol: messages, framing, handshake, and the proofs in it. `docs/wire.md` has every byte.
+//!
+//! **Invariant**: whatever bytes come in, decoding returns a value or an error of kind `Protocol`; it never
+//! panics, and never allocates more than a small multiple of the bytes it was given plus one mebibyte. How
+//! many bytes that can be is known from a header of fixed size, and bounded.
+//!
+//! **Deliberately absent**: sockets, clocks, randomness (nonces and keys come in as arguments), retries, and
+//! payloads: those go from the socket to where they belong without passing through here.
 
 #![forbid(unsafe_code)]
 
+mod frame;
+mod fuzz;
 mod hello;
 mod message;
+mod seal;
 
+pub use frame::{FrameKind, HEADER, Header, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD, body, frame};
+pub use fuzz::fuzz;
 pub use hello::{Channel, Greeting, Hello, Proof, VERSION, Welcome};
 pub use message::{
-    Answer, At, Call, Entry, IfExists, JobStatus, RecoverySummary, RegionCounts, RenameMode, Reply, Request, Status,
-    Token, XattrMode,
+    Answer, At, Call, Entry, IfExists, JobStatus, RecoverySummary, RegionCounts, RenameMode, Reply, Request,
+    Status, Token, XattrMode,
 };
+pub use seal::{Key, client_proof, same_proof, server_proof};

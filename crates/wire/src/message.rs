@@ -1,8 +1,8 @@
 //! Everything that can be asked, and every answer.
 
 use forebay_model::{
-    Access, Attr, Change, Error, FileId, FileKind, Identity, Incarnation, Job, JobId, Name, ServerId, Stamp, Uid,
-    Usage,
+    Access, Attr, Change, Error, FileId, FileKind, Identity, Incarnation, Job, JobId, Name, ServerId, Stamp,
+    Uid, Usage,
 };
 use serde::{Deserialize, Serialize};
 
