@@ -1,1 +1,14 @@
-//! Pure decisions: whose turn it is, where a write goes
+//! Pure decisions: whose turn it is, and where a write goes.
+//!
+//! **Invariant**: a decision depends on its arguments and on what was told before, on nothing else; the daemon
+//! and a simulator that tell the same story get the same decisions.
+//!
+//! **Deliberately absent**: clocks, randomness, locks, sockets, files. Callers bring them, or do without.
+
+#![forbid(unsafe_code)]
+
+mod route;
+mod share;
+
+pub use route::{Mode, Route, Write, route};
+pub use share::{Cost, Fifo, OPERATION, Scheduler, Ticket};
