@@ -1,0 +1,201 @@
+//! One sample of every message.
+
+use forebay_model::{
+    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Job, Name,
+    ServerId, SetTime, Stamp, Time, Uid, Usage,
+};
+use forebay_wire::{
+    Answer, At, Call, Channel, Entry, FrameKind, Greeting, Hello, IfExists, JobStatus, Proof,
+    RecoverySummary, RegionCounts, RenameMode, Reply, Request, Status, Token, VERSION, Welcome, XattrMode,
+    frame,
+};
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+pub(crate) fn job() -> Job {
+    Job { label: "4711".into(), user: "alice".into(), group: "physics".into(), nodes: 64, priority: 3 }
+}
+
+pub(crate) fn token() -> Token {
+    Token { file: FileId(77), access: Access::BOTH, uid: Uid(1000), serial: 5, seal: [9; 16] }
+}
+
+pub(crate) fn attr() -> Attr {
+    Attr {
+        id: FileId::made_by(ServerId(3), 12),
+        kind: FileKind::File,
+        mode: 0o4755,
+        links: 2,
+        uid: Uid(1000),
+        gid: Gid(100),
+        size: 1 << 40,
+        buffered: 4096,
+        atime: Time { secs: -1, nanos: 999_999_999 },
+        mtime: Time { secs: 1 << 33, nanos: 0 },
+        ctime: Time::default(),
+    }
+}
+
+pub(crate) fn hello() -> Hello {
+    Hello { version: VERSION, channel: Channel::Data, client: 0x1234_5678, job: job(), nonce: [7; 32] }
+}
+
+pub(crate) fn greetings() -> Vec<Greeting> {
+    let welcome = Welcome {
+        server: ServerId(0),
+        incarnation: Incarnation(u128::MAX),
+        uid: Uid(1000),
+        max_payload: 4 << 20,
+        session_millis: 30_000,
+        seal: None,
+    };
+    vec![
+        Greeting::Challenge { nonce: [3; 32] },
+        Greeting::Welcome(welcome.clone()),
+        Greeting::Welcome(Welcome { seal: Some([5; 32]), ..welcome }),
+        Greeting::Refusal(Error::new(ErrorKind::Unauthenticated, "the key is not the service's")),
+    ]
+}
+
+pub(crate) fn requests() -> Vec<Request> {
+    let (dir, file, token) = (FileId::ROOT, FileId(9), token());
+    let change = Change { mode: Some(0o600), mtime: Some(SetTime::Now), ..Change::default() };
+    vec![
+        Request::Ping,
+        Request::Walk { dir, path: b"a/../b//c".to_vec(), follow: true },
+        Request::GetAttr { file },
+        Request::SetAttr { file, change },
+        Request::Open { file, access: Access::READ, truncate: false },
+        Request::Create {
+            dir,
+            name: name("x"),
+            mode: 0o644,
+            access: Access::BOTH,
+            if_exists: IfExists::Refuse,
+        },
+        Request::Reopen { token },
+        Request::Close { token },
+        Request::Truncate { token, size: u64::MAX },
+        Request::TruncateFile { file, size: 1 },
+        Request::Punch { token, offset: 1, len: 2 },
+        Request::Sync { token },
+        Request::SyncAll,
+        Request::MakeDir { dir, name: name("d"), mode: 0o1777 },
+        Request::RemoveDir { dir, name: name("d") },
+        Request::Unlink { dir, name: name("x") },
+        Request::Rename {
+            dir,
+            name: name("x"),
+            to_dir: file,
+            to_name: name("y"),
+            mode: RenameMode::Exchange,
+        },
+        Request::Link { file, dir, name: name("l") },
+        Request::Symlink { dir, name: name("s"), target: b"../x".to_vec() },
+        Request::ReadLink { file },
+        Request::ReadDir { dir, cookie: 0, limit: 1000, plus: true },
+        Request::GetXattr { file, name: name("user.a") },
+        Request::SetXattr { file, name: name("user.a"), value: vec![0, 255], mode: XattrMode::Replace },
+        Request::ListXattr { file },
+        Request::RemoveXattr { file, name: name("user.a") },
+        Request::StatFs,
+        Request::Status,
+        Request::Shutdown,
+        Request::Write { token, at: At::End },
+        Request::Write { token, at: At::Offset(1 << 50) },
+        Request::Read { token, offset: 3, len: 1 << 20 },
+    ]
+}
+
+pub(crate) fn calls() -> Vec<Call> {
+    let identity = Identity { uid: Uid(5), gid: Gid(6), groups: vec![Gid(7), Gid(u32::MAX)] };
+    requests()
+        .into_iter()
+        .flat_map(|request| {
+            [None, Some(identity.clone())].map(|identity| Call { identity, request: request.clone() })
+        })
+        .collect()
+}
+
+fn status() -> Status {
+    Status {
+        server: ServerId(1),
+        version: "0.1.0".into(),
+        incarnation: Incarnation(1),
+        pid: 4242,
+        uptime: 86_400,
+        store: "/var/lib/forebay".into(),
+        medium: "tmpfs, huge pages".into(),
+        usage: Usage { capacity: 1 << 40, used: 3, live: 2, files: 1 },
+        region_size: 64 << 20,
+        regions: RegionCounts { free: 1, filling: 2, sealed: 3, draining: 4, resting: 5 },
+        connections: 6,
+        sessions: 7,
+        opens: 8,
+        waiting: 9,
+        recovery: RecoverySummary {
+            records: 1,
+            machine_crash: true,
+            millis: 17,
+            ..RecoverySummary::default()
+        },
+        damage: vec!["region 4 is short".into()],
+        jobs: vec![JobStatus {
+            id: job().id(),
+            job: job(),
+            written: 1,
+            read: 2,
+            requests: 3,
+            seen: Stamp(4),
+            connections: 5,
+        }],
+    }
+}
+
+pub(crate) fn replies() -> Vec<Reply> {
+    let entry = |attr| Entry { name: name("é"), file: FileId(3), kind: FileKind::Symlink, cookie: 11, attr };
+    vec![
+        Reply::Done,
+        Reply::Attr(attr()),
+        Reply::Found(attr()),
+        Reply::Link { dir: FileId::ROOT, target: b"/abs".to_vec(), rest: b"x/y".to_vec() },
+        Reply::Opened { token: token(), attr: attr(), created: true },
+        Reply::Target(b"t".to_vec()),
+        Reply::Entries { entries: vec![entry(None), entry(Some(attr()))], next: Some(12) },
+        Reply::Value(vec![1, 2, 3]),
+        Reply::Names(vec![name("user.a"), name("user.b")]),
+        Reply::Usage(Usage::default()),
+        Reply::Status(Box::new(status())),
+        Reply::Written { offset: 1 << 30 },
+        Reply::Data,
+    ]
+}
+
+pub(crate) fn answers() -> Vec<Answer> {
+    let refused = Error::new(ErrorKind::AccessDenied, "permission denied");
+    replies().into_iter().map(Ok).chain([Err(refused)]).collect()
+}
+
+/// Header and body of a frame with every message.
+pub(crate) fn frames() -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    let mut add = |make: &dyn Fn(&mut Vec<u8>)| {
+        let mut out = Vec::new();
+        make(&mut out);
+        all.push(out);
+    };
+    add(&|out| frame(out, FrameKind::Hello, 0, &hello(), 0).unwrap());
+    add(&|out| frame(out, FrameKind::Proof, 0, &Proof { seal: [1; 32] }, 0).unwrap());
+    for greeting in greetings() {
+        add(&|out| frame(out, FrameKind::Greeting, 0, &greeting, 0).unwrap());
+    }
+    for call in calls() {
+        add(&|out| frame(out, FrameKind::Call, 99, &call, 4096).unwrap());
+    }
+    for answer in answers() {
+        add(&|out| frame(out, FrameKind::Answer, 99, &answer, 17).unwrap());
+    }
+    all
+}
