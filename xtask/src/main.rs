@@ -1,2 +1,50 @@
-//! Chores.
-fn main() {}
+//! Chores of the workspace: `cargo xtask test`, `soak`, `verify`.
+//!
+//! **Invariant**: each chore works in a fresh clone and says what it does; `verify` changes nothing but `target/`.
+//! Exit codes: 0 all is well, 1 something failed, 2 the command line made no sense.
+//!
+//! **Deliberately absent**: knowledge about what Forebay does. Chores know files, names and other programs only.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "chores talk to the person who started them")]
+
+mod args;
+mod machine;
+mod runner;
+mod rust;
+mod seed;
+mod shell;
+mod soak;
+mod suite;
+mod tree;
+mod verify;
+
+use args::Command;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let command = match args::parse(&words) {
+        Ok(command) => command,
+        Err(why) => {
+            eprintln!("xtask: {why}\n\n{}", args::USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    let outcome = match command {
+        Command::Help => {
+            println!("{}", args::USAGE);
+            Ok(())
+        }
+        Command::Test(wish) => suite::run(&wish),
+        Command::Soak(wish) => soak::run(&wish),
+        Command::Verify(only) => verify::run(&only),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

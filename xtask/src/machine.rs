@@ -1,0 +1,251 @@
+//! What the suite wants from the machine around it, and how it gets there.
+//!
+//! A missing package is installed when we may (root, and `apt-get` at hand). What cannot be had is said plainly, at
+//! once and again at the end of the run; the tests that need it skip.
+
+use crate::shell;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Who wants a package.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum For {
+    Test,
+    Bench,
+}
+
+/// How we know that a package is there.
+#[derive(Clone, Copy, Debug)]
+enum Proof {
+    /// This program is in the search path.
+    Program(&'static str),
+    /// This command succeeds.
+    Succeeds(&'static [&'static str]),
+}
+
+/// A system package: its Debian name, its proof, who wants it and what for.
+#[derive(Clone, Copy, Debug)]
+struct Package {
+    name: &'static str,
+    proof: Proof,
+    wanted: For,
+    why: &'static str,
+}
+
+/// Add a line here and `cargo xtask test` brings the package along.
+const PACKAGES: &[Package] = &[
+    Package {
+        name: "util-linux",
+        proof: Proof::Program("unshare"),
+        wanted: For::Test,
+        why: "mounts and namespaces of a test's own",
+    },
+    Package {
+        name: "iproute2",
+        proof: Proof::Program("ip"),
+        wanted: For::Test,
+        why: "networks of a test's own",
+    },
+    Package {
+        name: "e2fsprogs",
+        proof: Proof::Program("mkfs.ext4"),
+        wanted: For::Test,
+        why: "small disks that can be full",
+    },
+    Package {
+        name: "chromium",
+        proof: Proof::Program("chromium"),
+        wanted: For::Test,
+        why: "a picture of the planner's report, as a browser shows it",
+    },
+    Package {
+        name: "python3-venv",
+        proof: Proof::Succeeds(&["python3", "-c", "import ensurepip, venv"]),
+        wanted: For::Test,
+        why: "Python modules for tests, apart from the system's",
+    },
+    Package {
+        name: "fio",
+        proof: Proof::Program("fio"),
+        wanted: For::Bench,
+        why: "an unmodified program that writes and reads",
+    },
+];
+
+/// A Python package: its name in the index, the module that proves it, and what it is for.
+#[derive(Clone, Copy, Debug)]
+struct Module {
+    name: &'static str,
+    import: &'static str,
+    why: &'static str,
+}
+
+/// Add a line here and the module is in the environment that `FOREBAY_PYTHON` points to.
+const MODULES: &[Module] = &[Module {
+    name: "darshan",
+    import: "darshan",
+    why: "the planner reads Darshan logs; this is their own reader",
+}];
+
+/// Tests that want a module from [`MODULES`] start this interpreter.
+pub(crate) const PYTHON: &str = "FOREBAY_PYTHON";
+
+/// What the machine has become.
+#[derive(Debug, Default)]
+pub(crate) struct Machine {
+    /// The interpreter of our own environment, when there is one.
+    pub(crate) python: Option<PathBuf>,
+    /// One line for everything that is wanted and absent.
+    pub(crate) missing: Vec<String>,
+}
+
+/// Installs what is missing, if `install` and if we may, and reports what is not there.
+pub(crate) fn prepare(install: bool) -> Machine {
+    let mut machine = Machine::default();
+    packages(install, &mut machine);
+    python(install, &mut machine);
+    for line in &machine.missing {
+        println!("missing: {line}");
+    }
+    machine
+}
+
+fn packages(install: bool, machine: &mut Machine) {
+    let wanted = absent(PACKAGES, is_present);
+    if wanted.is_empty() {
+        return;
+    }
+    let refusal = if install { may_not_install() } else { Some("told not to install") };
+    if refusal.is_none() {
+        apt(&wanted);
+    }
+    let why_not = refusal.unwrap_or("apt-get could not install it");
+    for package in absent(PACKAGES, is_present) {
+        machine.missing.push(line(package.name, package.why, why_not));
+    }
+}
+
+/// The packages that tests want and that `present` denies.
+fn absent(table: &[Package], present: impl Fn(&Package) -> bool) -> Vec<Package> {
+    table.iter().filter(|package| package.wanted == For::Test && !present(package)).copied().collect()
+}
+
+fn is_present(package: &Package) -> bool {
+    match package.proof {
+        Proof::Program(name) => shell::in_path(name),
+        Proof::Succeeds(words) => shell::succeeds(shell::command(words[0]).args(&words[1..])),
+    }
+}
+
+fn line(name: &str, why: &str, why_not: &str) -> String {
+    format!("{name} ({why}): {why_not}; tests that need it skip")
+}
+
+fn may_not_install() -> Option<&'static str> {
+    if !shell::in_path("apt-get") {
+        Some("there is no apt-get here")
+    } else if !is_root() {
+        Some("not root, so not ours to install")
+    } else {
+        None
+    }
+}
+
+fn is_root() -> bool {
+    shell::output(shell::command("id").arg("-u")).is_ok_and(|uid| uid.trim() == "0")
+}
+
+/// All at once; if that fails, one by one, so that one bad package does not take the others along.
+fn apt(wanted: &[Package]) {
+    let names: Vec<&str> = wanted.iter().map(|package| package.name).collect();
+    println!("installing {}", names.join(", "));
+    if let Err(why) = shell::run(apt_get("update").arg("--quiet=2")) {
+        println!("{why}; trying with the package lists at hand");
+    }
+    if shell::run(apt_get("install").args(&names)).is_ok() || names.len() == 1 {
+        return;
+    }
+    for name in names {
+        if let Err(why) = shell::run(apt_get("install").arg(name)) {
+            println!("{why}");
+        }
+    }
+}
+
+fn apt_get(what: &str) -> Command {
+    let mut command = shell::command("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").arg(what).args(["-o", "DPkg::Lock::Timeout=120"]);
+    command.args(["-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=30"]);
+    if what == "install" {
+        command.args(["--yes", "--no-install-recommends", "--quiet=2", "-o", "Dpkg::Use-Pty=0"]);
+    }
+    command
+}
+
+/// Brings [`MODULES`] into an environment under `target/`.
+fn python(install: bool, machine: &mut Machine) {
+    let home = shell::target_dir().join("python");
+    let interpreter = home.join("bin/python");
+    let imports = |module: &Module| imports(&interpreter, module.import);
+    let wanted: Vec<&Module> = MODULES.iter().filter(|module| !imports(module)).collect();
+    if install && !wanted.is_empty() {
+        if !interpreter.exists() {
+            let _ = shell::run(shell::command("python3").args(["-m", "venv"]).arg(&home));
+        }
+        for module in &wanted {
+            if interpreter.exists() {
+                let mut pip = Command::new(&interpreter);
+                pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]);
+                let _ = shell::run(pip.arg(module.name));
+            }
+        }
+    }
+    for module in wanted.into_iter().filter(|module| !imports(module)) {
+        let why_not = match (install, interpreter.exists()) {
+            (false, _) => "told not to install",
+            (true, false) => "there is no Python environment to put it in",
+            (true, true) => "pip could not install it",
+        };
+        machine.missing.push(line(&format!("Python's {}", module.name), module.why, why_not));
+    }
+    machine.python = interpreter.exists().then_some(interpreter);
+}
+
+fn imports(interpreter: &Path, module: &str) -> bool {
+    shell::succeeds(Command::new(interpreter).args(["-c", &format!("import {module}")]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_tests_want_and_lack_is_absent() {
+        let names = |present: fn(&Package) -> bool| -> Vec<&str> {
+            absent(PACKAGES, present).iter().map(|package| package.name).collect()
+        };
+        assert!(names(|_| true).is_empty());
+        assert!(names(|_| false).contains(&"iproute2"));
+        assert!(!names(|_| false).contains(&"fio"), "fio is for benchmarks");
+        assert_eq!(names(|package| package.name != "chromium"), ["chromium"]);
+    }
+
+    #[test]
+    fn proofs_can_fail() {
+        let package =
+            |proof| Package { name: "x", proof, wanted: For::Test, why: "to see the proof at work" };
+        assert!(is_present(&package(Proof::Program("sh"))));
+        assert!(!is_present(&package(Proof::Program("no-such-program"))));
+        assert!(is_present(&package(Proof::Succeeds(&["sh", "-c", "exit 0"]))));
+        assert!(!is_present(&package(Proof::Succeeds(&["sh", "-c", "exit 1"]))));
+        assert!(!imports(Path::new("/no/such/python"), "sys"));
+    }
+
+    #[test]
+    fn what_is_missing_is_said_with_the_reason_and_the_consequence() {
+        assert_eq!(
+            line("chromium", "pictures", "not root, so not ours to install"),
+            "chromium (pictures): not root, so not ours to install; tests that need it skip"
+        );
+    }
+}
