@@ -1,8 +1,32 @@
-//! Bytes and names at rest.
+//! Bytes and names at rest: regions, journals, index, cleaner, recovery, namespace.
+//!
+//! A [`Store`] is one directory for one process. [`Data`] holds the bytes of files, [`Names`] the tree of names;
+//! both keep their records in one metadata store behind [`Kv`].
+//!
+//! **Invariant**: whatever was acknowledged is there after the process died, whatever was synced is there after the
+//! machine died, and whatever was deleted never comes back.
+//!
+//! **Deliberately absent**: sockets, policies, open files, the question who is allowed to connect.
 
 #![forbid(unsafe_code)]
 
+mod data;
+mod files;
+mod inspect;
 mod meta;
 mod names;
+mod store;
+mod superblock;
 
-pub use meta::{Batch, FjallKv, Kv, MemoryKv};
+pub use data::{
+    AtFlush, Before, Committed, Counts, CrashDisk, Data, DirDisk, Disk, Faults, Filled, Geometry, Grant,
+    MAX_FILE, NoRings, Piece, Place, RecordView, Recovery, Start,
+};
+pub use files::Medium;
+pub use inspect::{Inspection, RegionView, inspect};
+pub use meta::{Batch, Fault, FjallKv, Kv, MemoryKv, Visit};
+pub use names::{
+    Body, Entry, Facts, Fate, Inode, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, RenameMode,
+    Unlinked, Walked, XattrMode, check,
+};
+pub use store::{Store, StoreConfig};

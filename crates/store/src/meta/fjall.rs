@@ -1,1 +1,206 @@
-//! fjall
+//! The metadata store on disk: one fjall database, one keyspace.
+//!
+//! fjall writes every batch to its journal before it applies it. With `PersistMode::Buffer` the journal's buffer
+//! is handed to the operating system before the batch counts, so that a killed process loses nothing it
+//! acknowledged; `PersistMode::SyncAll` makes the journal durable. All reads go through snapshots, because a bare
+//! read sees a batch that is being applied in part.
+
+use super::flush::Flusher;
+use super::{Batch, Kv, Visit};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
+use forebay_model::{Bytes, Error, ErrorKind, Result};
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::{Bound, ControlFlow};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+const KEYSPACE: &str = "meta";
+/// fjall writes this file last when it makes a database.
+const MARKER: &str = "version";
+/// The share of the cache argument that goes to one memtable; fjall keeps up to five.
+const MEMTABLE_SHARE: u64 = 8;
+const MIN_MEMTABLE: u64 = 1 << 20;
+const MAX_JOURNALS: u64 = 256 << 20;
+const OPEN_TABLES: usize = 64;
+
+/// An ordered, crash-safe map in a directory.
+pub struct FjallKv {
+    dir: PathBuf,
+    database: Database,
+    keyspace: Keyspace,
+    flusher: Flusher,
+}
+
+impl FjallKv {
+    /// Makes an empty store in a directory that has none. `cache` bounds what is kept in memory.
+    pub fn create(dir: &Path, cache: Bytes) -> Result<FjallKv> {
+        if holds_database(dir)? {
+            let text = format!("cannot make a metadata store in {}: it holds one already", dir.display());
+            return Err(Error::new(ErrorKind::BadStore, text));
+        }
+        let kv = FjallKv::start(dir, cache)?;
+        // The keyspace itself is a record: without this an empty store could be lost with the machine.
+        kv.sync()?;
+        Ok(kv)
+    }
+
+    /// Opens the store in a directory, and recovers it if need be. `cache` bounds what is kept in memory.
+    pub fn open(dir: &Path, cache: Bytes) -> Result<FjallKv> {
+        if !holds_database(dir)? {
+            let text = format!(
+                "cannot open the metadata store in {}: there is none (file \"{MARKER}\" is missing); \
+                 restore the directory, or make a new store",
+                dir.display()
+            );
+            return Err(Error::new(ErrorKind::BadStore, text));
+        }
+        FjallKv::start(dir, cache)
+    }
+
+    fn start(dir: &Path, cache: Bytes) -> Result<FjallKv> {
+        let (database, keyspace) = guarded(dir, "open", || {
+            let database = Database::builder(dir)
+                .cache_size(cache.0)
+                .max_cached_files(Some(OPEN_TABLES))
+                .max_journaling_size(MAX_JOURNALS)
+                // Two workers hand a compaction to each other in a busy loop; one does all we need.
+                .worker_threads(1)
+                .open()?;
+            let memtable = (cache.0 / MEMTABLE_SHARE).max(MIN_MEMTABLE);
+            let options = || KeyspaceCreateOptions::default().max_memtable_size(memtable);
+            let keyspace = database.keyspace(KEYSPACE, options)?;
+            Ok((database, keyspace))
+        })?;
+        Ok(FjallKv { dir: dir.to_owned(), database, keyspace, flusher: Flusher::default() })
+    }
+}
+
+impl Kv for FjallKv {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        guarded(&self.dir, "read", || {
+            let value = self.database.snapshot().get(&self.keyspace, key)?;
+            Ok(value.map(|value| value.to_vec()))
+        })
+    }
+
+    fn scan(&self, prefix: &[u8], from: &[u8], visit: Visit<'_>) -> Result<()> {
+        let start = Bound::Included(prefix.max(from).to_vec());
+        let end = after_prefix(prefix);
+        let mut pairs =
+            guarded(&self.dir, "read", || Ok(self.database.snapshot().range(&self.keyspace, (start, end))))?;
+        while let Some((key, value)) =
+            guarded(&self.dir, "read", || pairs.next().map(fjall::Guard::into_inner).transpose())?
+        {
+            if visit(&key, &value) == ControlFlow::Break(()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&self, batch: Batch) -> Result<()> {
+        // Within one batch fjall gives no order to two changes of a key: only the last one goes in.
+        let changes: BTreeMap<_, _> = batch.changes.into_iter().collect();
+        guarded(&self.dir, "write", || {
+            let mut writes = self.database.batch().durability(Some(PersistMode::Buffer));
+            for (key, value) in changes {
+                match value {
+                    Some(value) => writes.insert(&self.keyspace, key, value),
+                    None => writes.remove(&self.keyspace, key),
+                }
+            }
+            writes.commit()
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.flusher.flush(|| guarded(&self.dir, "flush", || self.database.persist(PersistMode::SyncAll)))
+    }
+}
+
+/// Whether fjall would recover a database here rather than make one.
+fn holds_database(dir: &Path) -> Result<bool> {
+    dir.join(MARKER).try_exists().map_err(|cause| explain(dir, "open", &fjall::Error::Io(cause)))
+}
+
+/// The first key behind all keys with a prefix.
+fn after_prefix(prefix: &[u8]) -> Bound<Vec<u8>> {
+    let Some(last) = prefix.iter().rposition(|&byte| byte != u8::MAX) else { return Bound::Unbounded };
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Bound::Excluded(end)
+}
+
+/// Runs something of fjall. On damaged files it panics in places where it should return an error; the files
+/// are the world, so a panic becomes an error here, at the edge. fjall's locks refuse further writes after one.
+fn guarded<T>(dir: &Path, doing: &str, run: impl FnOnce() -> fjall::Result<T>) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(result) => result.map_err(|cause| explain(dir, doing, &cause)),
+        Err(_) => {
+            let text = "its files are damaged: restore them from a copy, or make a new store";
+            Err(Error::new(ErrorKind::BadStore, failed(dir, doing, text)))
+        }
+    }
+}
+
+fn failed(dir: &Path, doing: &str, why: &str) -> String {
+    format!("cannot {doing} the metadata store in {}: {why}", dir.display())
+}
+
+fn explain(dir: &Path, doing: &str, cause: &fjall::Error) -> Error {
+    let (kind, why) = match cause {
+        fjall::Error::Io(cause) | fjall::Error::Storage(fjall::LsmError::Io(cause)) => explain_io(cause),
+        fjall::Error::Locked => {
+            (ErrorKind::BadStore, "another process has it open: stop that server first".to_owned())
+        }
+        fjall::Error::Poisoned => (
+            ErrorKind::Io,
+            "an earlier write failed, so it takes no more: see the first error, then restart the server"
+                .to_owned(),
+        ),
+        fjall::Error::InvalidVersion(_) => (
+            ErrorKind::BadStore,
+            "it has a format of another version: use the program that made it".to_owned(),
+        ),
+        other => (
+            ErrorKind::BadStore,
+            format!("its files are damaged ({other:?}): restore them from a copy, or make a new store"),
+        ),
+    };
+    Error::new(kind, failed(dir, doing, &why))
+}
+
+fn explain_io(cause: &io::Error) -> (ErrorKind, String) {
+    use io::ErrorKind as Io;
+    match cause.kind() {
+        Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge => {
+            (ErrorKind::NoSpace, format!("{cause}: free space on that file system, then restart the server"))
+        }
+        Io::PermissionDenied | Io::ReadOnlyFilesystem | Io::NotFound | Io::NotADirectory => {
+            (ErrorKind::BadStore, format!("{cause}: check the directory and its owner"))
+        }
+        Io::AlreadyExists | Io::UnexpectedEof | Io::InvalidData => (
+            ErrorKind::BadStore,
+            format!("its files are damaged or incomplete ({cause}): restore them, or make a new store"),
+        ),
+        _ => (ErrorKind::Io, format!("{cause}: check the disk")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix() {
+        for (prefix, end) in [
+            (&b"ab"[..], Bound::Excluded(b"ac".to_vec())),
+            (b"a\xff", Bound::Excluded(b"b".to_vec())),
+            (b"\xff\xff", Bound::Unbounded),
+            (b"", Bound::Unbounded),
+        ] {
+            assert_eq!(after_prefix(prefix), end, "{prefix:?}");
+        }
+    }
+}

@@ -6,17 +6,18 @@
 //! | `e` directory, hash of name, name | entry | names |
 //! | `x` file, name | extended attribute | names |
 //! | `o` file | (orphan: no name left, maybe open) | names |
-//! | `n` | first id never handed out | names |
+//! | `n` | whose namespace this is; first id never handed out | names |
 //! | `s` file | size and last write | data |
 //! | `z` file, start | zeros: end and stamp | data |
 //! | `c` | clock: a stamp never reached before the last start | data |
 //! | `k` | the key that seals tokens | server |
 
 mod fjall;
+mod flush;
 mod memory;
 
 pub use self::fjall::FjallKv;
-pub use memory::MemoryKv;
+pub use memory::{Fault, MemoryKv};
 
 use forebay_model::Result;
 use std::ops::ControlFlow;

@@ -1,0 +1,327 @@
+//! A mapped file whose bytes are handed out once per generation.
+
+use crate::map::Map;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A mapped file, filled from the front.
+pub struct Arena {
+    map: Map,
+    /// The first byte never granted in this generation. Its lock also orders grants against resets.
+    next: Mutex<u32>,
+    /// Generation in the upper half, number of grants and views in the lower.
+    hold: AtomicU64,
+}
+
+const ONE_HOLDER: u64 = 1;
+const ONE_GENERATION: u64 = 1 << 32;
+
+fn generation_of(hold: u64) -> u32 {
+    (hold >> 32) as u32
+}
+
+fn holders_of(hold: u64) -> u32 {
+    hold as u32
+}
+
+impl Arena {
+    /// Maps the first `len` bytes of a file that is allocated in full.
+    pub fn new(file: &File, len: u32, generation: u32) -> io::Result<Arc<Arena>> {
+        Ok(Arc::new(Arena {
+            map: Map::new(file, len as usize)?,
+            next: Mutex::new(0),
+            hold: AtomicU64::new(u64::from(generation) << 32),
+        }))
+    }
+
+    /// How many bytes it has.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.map.len() as u32
+    }
+
+    /// Never true: a mapping has at least one byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The present generation.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        generation_of(self.hold.load(Ordering::Acquire))
+    }
+
+    /// Whether any grant or view is alive.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        holders_of(self.hold.load(Ordering::Acquire)) != 0
+    }
+
+    /// How many bytes were never granted in this generation.
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        self.len() - *self.cursor()
+    }
+
+    /// Grants the next bytes to one writer: as many as asked for, or what is left, or `None` when full.
+    #[must_use]
+    pub fn grant(self: &Arc<Self>, len: u32) -> Option<Grant> {
+        let mut next = self.cursor();
+        let len = len.min(self.len() - *next);
+        if len == 0 {
+            return None;
+        }
+        let start = *next;
+        *next += len;
+        let hold = self.hold.fetch_add(ONE_HOLDER, Ordering::AcqRel);
+        Some(Grant { arena: Arc::clone(self), start, len, generation: generation_of(hold) })
+    }
+
+    /// A ticket for bytes that an earlier process completed, and never grants anything in front of them again.
+    /// `None` where they pass the end, or where grants were already made.
+    #[must_use]
+    pub fn adopt(&self, start: u32, len: u32) -> Option<Ticket> {
+        let end = start.checked_add(len).filter(|&end| end <= self.len())?;
+        let mut next = self.cursor();
+        if self.is_held() {
+            return None;
+        }
+        *next = (*next).max(end);
+        Some(Ticket { start, len, generation: self.generation() })
+    }
+
+    /// Opens the bytes behind a ticket; `None` if its generation is over.
+    #[must_use]
+    pub fn view(self: &Arc<Self>, ticket: Ticket) -> Option<View> {
+        let mut hold = self.hold.load(Ordering::Acquire);
+        loop {
+            if generation_of(hold) != ticket.generation {
+                return None;
+            }
+            match self.hold.compare_exchange_weak(
+                hold,
+                hold + ONE_HOLDER,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Some(View { arena: Arc::clone(self), ticket }),
+                Err(seen) => hold = seen,
+            }
+        }
+    }
+
+    /// Begins a new generation: every ticket becomes void and all bytes can be granted again. Refused while any
+    /// grant or view is alive.
+    #[must_use]
+    pub fn reset(&self) -> bool {
+        let mut next = self.cursor();
+        let hold = self.hold.load(Ordering::Acquire);
+        if holders_of(hold) != 0 {
+            return false;
+        }
+        let fresh = hold.wrapping_add(ONE_GENERATION);
+        let done = self.hold.compare_exchange(hold, fresh, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if done {
+            *next = 0;
+        }
+        done
+    }
+
+    fn cursor(&self) -> MutexGuard<'_, u32> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn release(&self) {
+        self.hold.fetch_sub(ONE_HOLDER, Ordering::AcqRel);
+    }
+}
+
+/// Bytes that belong to one writer until it publishes or drops them.
+pub struct Grant {
+    arena: Arc<Arena>,
+    start: u32,
+    len: u32,
+    generation: u32,
+}
+
+impl Grant {
+    /// How many bytes.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Never true: a grant has at least one byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Where in the arena.
+    #[must_use]
+    pub fn start(&self) -> u32 {
+        self.start
+    }
+
+    /// The bytes, to be filled. What they held before is unspecified.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        let start = self.arena.map.at(self.start as usize, self.len as usize);
+        // SAFETY: `at` checked the range. The arena gave these bytes to this grant alone in this generation, the
+        // generation cannot end while the grant lives, views need a ticket that only `publish` makes, and the
+        // returned borrow is tied to `&mut self`. Mapped bytes are always initialised.
+        unsafe { std::slice::from_raw_parts_mut(start, self.len as usize) }
+    }
+
+    /// Declares the first `len` bytes complete. The rest is lost until the next generation.
+    #[must_use]
+    pub fn publish(self, len: u32) -> Ticket {
+        assert!(len <= self.len, "published {len} of {} bytes", self.len);
+        Ticket { start: self.start, len, generation: self.generation }
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        self.arena.release();
+    }
+}
+
+/// Bytes that were published and do not change any more in their generation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    start: u32,
+    len: u32,
+    generation: u32,
+}
+
+impl Ticket {
+    /// Where in the arena.
+    #[must_use]
+    pub fn start(self) -> u32 {
+        self.start
+    }
+
+    /// How many bytes.
+    #[must_use]
+    pub fn len(self) -> u32 {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// A part of these bytes.
+    #[must_use]
+    pub fn part(self, range: Range<u32>) -> Ticket {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "{range:?} is outside a ticket of {}",
+            self.len
+        );
+        Ticket { start: self.start + range.start, len: range.end - range.start, generation: self.generation }
+    }
+}
+
+/// Published bytes, open for reading. Keeps their generation alive.
+pub struct View {
+    arena: Arc<Arena>,
+    ticket: Ticket,
+}
+
+impl AsRef<[u8]> for View {
+    fn as_ref(&self) -> &[u8] {
+        let start = self.arena.map.at(self.ticket.start as usize, self.ticket.len as usize);
+        // SAFETY: `at` checked the range. A ticket exists only for published or adopted bytes, nobody in this
+        // process writes them before the next generation, and that cannot begin while this view lives.
+        unsafe { std::slice::from_raw_parts(start, self.ticket.len as usize) }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        self.arena.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    fn arena(len: u32) -> Arc<Arena> {
+        let file = File::from(memfd_create("arena", MemfdFlags::CLOEXEC).unwrap());
+        ftruncate(&file, u64::from(len)).unwrap();
+        Arena::new(&file, len, 7).unwrap()
+    }
+
+    #[test]
+    fn every_byte_is_granted_once_per_generation() {
+        let arena = arena(100);
+        let (first, second) = (arena.grant(60).unwrap(), arena.grant(60).unwrap());
+        assert_eq!((first.start(), first.len(), second.start(), second.len()), (0, 60, 60, 40));
+        assert!(arena.grant(1).is_none());
+        assert!(!arena.reset(), "grants hold the generation");
+        drop((first, second));
+        assert!(arena.reset());
+        assert_eq!((arena.generation(), arena.room()), (8, 100));
+    }
+
+    #[test]
+    fn a_view_shows_what_was_published_and_holds_the_generation() {
+        let arena = arena(100);
+        let mut grant = arena.grant(10).unwrap();
+        grant.as_mut_slice().copy_from_slice(b"0123456789");
+        let ticket = grant.publish(6);
+        let view = arena.view(ticket.part(2..6)).unwrap();
+        assert_eq!(view.as_ref(), b"2345");
+        assert!(!arena.reset());
+        drop(view);
+        assert!(arena.reset());
+        assert!(arena.view(ticket).is_none(), "a ticket of an old generation opens nothing");
+    }
+
+    #[test]
+    fn adopted_bytes_are_not_granted_again() {
+        let arena = arena(100);
+        assert!(arena.adopt(90, 11).is_none());
+        assert!(arena.adopt(u32::MAX, 2).is_none());
+        assert_eq!(arena.adopt(20, 30).unwrap().len(), 30);
+        assert_eq!(arena.grant(5).unwrap().start(), 50);
+    }
+
+    #[test]
+    fn readers_and_resets_race_without_harm() {
+        let arena = arena(64);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..3)
+                .map(|_| {
+                    let arena = Arc::clone(&arena);
+                    scope.spawn(move || {
+                        let mut seen = 0_u32;
+                        for _ in 0..20_000 {
+                            let ticket = Ticket { start: 0, len: 4, generation: arena.generation() };
+                            if let Some(view) = arena.view(ticket) {
+                                let generation = arena.generation();
+                                let bytes = u32::from_le_bytes(view.as_ref().try_into().unwrap());
+                                assert!(bytes <= generation, "bytes of a later generation");
+                                seen += 1;
+                            }
+                        }
+                        seen
+                    })
+                })
+                .collect();
+            let resets = (0..20_000).filter(|_| arena.reset()).count();
+            let seen: u32 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+            assert!(resets > 0 && seen > 0);
+            assert!(!arena.is_held());
+        });
+    }
+}

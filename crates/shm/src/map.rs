@@ -1,0 +1,57 @@
+//! A shared mapping of a file.
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::fs::File;
+use std::io;
+use std::ptr::NonNull;
+
+/// A shared, writable mapping of the first `len` bytes of a file, unmapped when dropped.
+///
+/// The file must be allocated in full: touching a hole of a full disk would end the process.
+pub(crate) struct Map {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory owned by this value; who may touch which bytes is decided by the types that
+// hold a `Map` (`Arena`, `Slots`), which do their own synchronisation.
+unsafe impl Send for Map {}
+// SAFETY: as above; `Map` itself offers no access, only the address.
+unsafe impl Sync for Map {}
+
+impl Map {
+    pub(crate) fn new(file: &File, len: usize) -> io::Result<Map> {
+        if len == 0 || file.metadata()?.len() < len as u64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file is shorter than its mapping"));
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing in this process.
+        let start = unsafe {
+            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
+        };
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
+        Ok(Map { start, len })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address of a byte; the caller answers for what it does with it.
+    pub(crate) fn at(&self, position: usize, len: usize) -> *mut u8 {
+        assert!(
+            position <= self.len && len <= self.len - position,
+            "{position}+{len} is outside the mapping"
+        );
+        // SAFETY: `position` is within the mapping, as asserted.
+        unsafe { self.start.as_ptr().add(position) }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: `start` and `len` are those of our own mapping, and no reference into it outlives `self`: grants
+        // and views hold the arena.
+        // An error would mean the address was never mapped, which `new` rules out.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}

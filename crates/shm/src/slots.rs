@@ -1,0 +1,48 @@
+//! A mapped array of fixed-size records.
+
+use crate::map::Map;
+use std::fs::File;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+/// Bytes in a slot. Divides every sector size, so that a slot never lies in two sectors.
+pub const SLOT: usize = 64;
+
+/// An array of [`SLOT`]-byte records in a mapped file.
+pub struct Slots {
+    map: Mutex<Map>,
+    count: u32,
+}
+
+impl Slots {
+    /// Maps `count` slots at the beginning of a file.
+    pub fn new(file: &File, count: u32) -> io::Result<Slots> {
+        Ok(Slots { map: Mutex::new(Map::new(file, count as usize * SLOT)?), count })
+    }
+
+    /// How many slots there are.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Writes one slot.
+    pub fn write(&self, slot: u32, bytes: &[u8; SLOT]) {
+        let map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let to = map.at(slot as usize * SLOT, SLOT);
+        // SAFETY: `at` checked the range, and the lock makes this the only access from this process. Another
+        // process that scribbles here can only spoil bytes that are checked by checksum when they are read.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, SLOT) }
+    }
+
+    /// Reads one slot.
+    #[must_use]
+    pub fn read(&self, slot: u32) -> [u8; SLOT] {
+        let map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = map.at(slot as usize * SLOT, SLOT);
+        let mut bytes = [0; SLOT];
+        // SAFETY: as in `write`.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), SLOT) }
+        bytes
+    }
+}

@@ -1,0 +1,169 @@
+//! The cleaner: moves what is still live out of mostly dead regions.
+//!
+//! Bytes keep their stamp when they move, so a crash in the middle leaves two equal copies. Neighbours in a file
+//! that move together become one record with the latest of their stamps; the file is locked, so nothing can lie
+//! between those stamps.
+
+use super::index::{Bytes, Extent, Source};
+use super::record::Record;
+use super::region::Region;
+use super::space::{Lane, State};
+use super::{Data, Grant, lock};
+use crc32c::crc32c;
+use forebay_model::{FileId, RegionId, Result, Span, Uid};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Most bytes that are moved under one hold of a file's lock.
+const RUN: u64 = 1 << 20;
+
+/// A region that could be cleaned, and how much of it is in use: bytes or journal slots, whichever is scarcer.
+struct Candidate {
+    region: RegionId,
+    weight: f64,
+}
+
+impl Data {
+    /// Cleans the user's regions that promise most, until one region more is free than before. False when no
+    /// user's regions together hold a region's worth of dead space. The caller holds `reclaiming`.
+    pub(super) fn clean(&self) -> Result<bool> {
+        let Some((uid, victims)) = self.worst() else { return Ok(false) };
+        let before = lock(&self.space).count(State::Free);
+        for victim in victims {
+            if !self.empty(uid, victim.region)? {
+                break;
+            }
+            self.reclaim()?;
+            if lock(&self.space).count(State::Free) > before {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The user with the most dead space, and their sealed regions, emptiest first.
+    fn worst(&self) -> Option<(Uid, Vec<Candidate>)> {
+        let mut space = lock(&self.space);
+        // What other lanes have not filled cannot be used by anybody else: take it into account.
+        space.seal_all();
+        let mut users: BTreeMap<Uid, Vec<Candidate>> = BTreeMap::new();
+        for id in space.with(State::Sealed) {
+            let region = self.region(id);
+            if region.damaged.load(Ordering::Acquire) || region.arena.is_held() {
+                continue;
+            }
+            let bytes = region.live() as f64 / f64::from(self.geometry.size);
+            let slots = region.pieces() as f64 / f64::from(self.geometry.slots);
+            let uid = space.uid(id).expect("a sealed region belongs to a user");
+            users.entry(uid).or_default().push(Candidate { region: id, weight: bytes.max(slots) });
+        }
+        let gain = |candidates: &[Candidate]| candidates.iter().map(|one| 1.0 - one.weight).sum::<f64>();
+        let (uid, mut candidates) = users.into_iter().max_by(|(_, a), (_, b)| gain(a).total_cmp(&gain(b)))?;
+        candidates.sort_by(|a, b| a.weight.total_cmp(&b.weight));
+        // Moving bytes between regions frees one only if their dead space adds up to one.
+        (gain(&candidates) > 1.0).then_some((uid, candidates))
+    }
+
+    /// Moves everything live out of a region; false if there was no place to move it to, or it is damaged.
+    fn empty(&self, uid: Uid, victim: RegionId) -> Result<bool> {
+        {
+            let mut space = lock(&self.space);
+            if space.state(victim) != State::Sealed {
+                return Ok(true);
+            }
+            space.set(victim, State::Draining);
+        }
+        let region = self.region(victim);
+        let files: Vec<FileId> = lock(&region.files).iter().copied().collect();
+        let moved =
+            files.into_iter().try_fold(true, |all, file| Ok(all && self.move_file(uid, &region, file)?));
+        lock(&self.space).set(victim, State::Sealed);
+        moved
+    }
+
+    fn move_file(&self, uid: Uid, victim: &Arc<Region>, file: FileId) -> Result<bool> {
+        let Some(state) = self.files.resident(file) else { return Ok(true) };
+        let mut from = 0;
+        loop {
+            let mut state = lock(&state);
+            self.before.before(file);
+            let Some(run) = next_run(&state.index, victim.id, from) else { return Ok(true) };
+            if !self.run_is_whole(victim, &run) {
+                return Ok(false);
+            }
+            let Some((moved, grant)) = self.copy_run(uid, victim, &run)? else { return Ok(false) };
+            from = moved.end;
+            self.place_run(file, &mut state, moved, &run, grant);
+        }
+    }
+
+    /// Checks the records behind a run; a damaged one keeps its region as it is.
+    fn run_is_whole(&self, region: &Region, run: &[Extent]) -> bool {
+        run.iter().all(|extent| {
+            let Source::Data(bytes) = extent.source else { return true };
+            self.is_whole(region, &bytes)
+        })
+    }
+
+    /// Copies as much of a run as the cleaner's region can take.
+    fn copy_run(&self, uid: Uid, victim: &Region, run: &[Extent]) -> Result<Option<(Span, Grant)>> {
+        let whole = Span::new(run[0].span.start, run[run.len() - 1].span.end);
+        let lane = Lane::Cleaner(uid);
+        let Some(mut grant) = self.cleaner_grant(lane, whole.len() as u32)? else { return Ok(None) };
+        let moved = Span::new(whole.start, whole.start + u64::from(grant.len()));
+        let target = grant.as_mut_slice();
+        for extent in run {
+            let Some(part) = extent.span.meet(moved) else { break };
+            let Source::Data(bytes) = extent.source else { continue };
+            let view = victim.view(bytes.ticket(part.len()))?;
+            let at = (part.start - moved.start) as usize;
+            target[at..at + view.as_ref().len()].copy_from_slice(view.as_ref());
+        }
+        Ok(Some((moved, grant)))
+    }
+
+    fn cleaner_grant(&self, lane: Lane, len: u32) -> Result<Option<Grant>> {
+        if let Some(grant) = self.grant(lane, len) {
+            return Ok(Some(grant));
+        }
+        Ok(if self.open_region(lane)? { self.grant(lane, len) } else { None })
+    }
+
+    fn place_run(&self, id: FileId, file: &mut super::File, span: Span, run: &[Extent], grant: Grant) {
+        let newest = run.iter().filter(|extent| extent.span.meet(span).is_some()).max_by_key(|one| one.stamp);
+        let newest = newest.expect("a run has extents");
+        let Source::Data(Bytes { job, .. }) = newest.source else { return };
+        let Grant { region, slot, uid, mut bytes } = grant;
+        let generation = region.arena.generation();
+        let payload_crc = crc32c(bytes.as_mut_slice());
+        let (position, len, stamp) = (bytes.start(), bytes.len(), newest.stamp);
+        let record = Record { generation, file: id, span, position, stamp, job, uid, payload_crc };
+        lock(&region.files).insert(id);
+        file.regions.insert(region.id, generation);
+        region.add_live(i64::from(len), 0);
+        let ticket = bytes.publish(len);
+        region.write_record(slot, &record);
+        let source = Source::Data(Bytes { region: region.id, slot, record: ticket, from: 0, job, uid });
+        file.index.apply(Extent { span, stamp, source }, &mut |delta| {
+            self.adjust(delta);
+        });
+        region.add_live(-i64::from(len), 0);
+    }
+}
+
+/// The next extents of a file that lie in a region and follow each other without a gap.
+fn next_run(index: &super::index::Index, region: RegionId, from: u64) -> Option<Vec<Extent>> {
+    let mut run: Vec<Extent> = Vec::new();
+    for extent in index.pieces(Span::from(from)) {
+        let here = matches!(extent.source, Source::Data(bytes) if bytes.region == region);
+        let follows = run.last().is_none_or(|last| last.span.end == extent.span.start);
+        let small = run.first().is_none_or(|first| extent.span.end - first.span.start <= RUN);
+        match (here, run.is_empty()) {
+            (true, _) if follows && small => run.push(extent),
+            (_, true) => {}
+            _ => break,
+        }
+    }
+    (!run.is_empty()).then_some(run)
+}

@@ -1,0 +1,133 @@
+//! A disk that can lose power: for tests.
+
+use super::disk::Disk;
+use super::lock;
+use forebay_model::{Error, ErrorKind, Result};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex};
+
+/// Called at every flush, before it takes effect: the moment to pull the plug.
+pub type AtFlush = Arc<dyn Fn(&CrashDisk) + Send + Sync>;
+
+/// A disk in memory that knows what is durable. Between two flushes of a file its blocks reach the platter in any
+/// order, or not at all.
+#[derive(Default)]
+pub struct CrashDisk {
+    files: Mutex<BTreeMap<String, Entry>>,
+    at_flush: Mutex<Option<AtFlush>>,
+    faults: Mutex<Faults>,
+}
+
+struct Entry {
+    live: File,
+    durable: Vec<u8>,
+}
+
+/// What goes wrong on purpose.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Faults {
+    /// The disk is full: nothing can be created.
+    pub full: bool,
+    /// Flushes fail.
+    pub flush: bool,
+}
+
+impl CrashDisk {
+    /// Calls `at_flush` at every flush from now on.
+    pub fn set_at_flush(&self, at_flush: Option<AtFlush>) {
+        *lock(&self.at_flush) = at_flush;
+    }
+
+    /// Makes things go wrong from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        *lock(&self.faults) = faults;
+    }
+
+    /// The disk as it might be found after a power cut at this moment: of every block of `tear` bytes that was
+    /// changed since its file was flushed, `keep` decides whether the new content made it.
+    #[must_use]
+    pub fn after_power_cut(&self, tear: usize, keep: &mut dyn FnMut() -> bool) -> CrashDisk {
+        let after = CrashDisk::default();
+        for (name, entry) in &*lock(&self.files) {
+            let live = content(&entry.live, entry.durable.len());
+            let mut survived = entry.durable.clone();
+            for (old, new) in survived.chunks_mut(tear).zip(live.chunks(tear)) {
+                if old != new && keep() {
+                    old.copy_from_slice(new);
+                }
+            }
+            let file = memory_file(survived.len() as u64);
+            file.write_all_at(&survived, 0).expect("memory can be written");
+            lock(&after.files).insert(name.clone(), Entry { live: file, durable: survived });
+        }
+        after
+    }
+
+    /// Changes one byte of a file behind everybody's back.
+    pub fn flip(&self, name: &str, position: u64) {
+        let files = lock(&self.files);
+        let live = &files.get(name).expect("the file exists").live;
+        let mut byte = [0];
+        live.read_exact_at(&mut byte, position).expect("inside the file");
+        live.write_all_at(&[!byte[0]], position).expect("memory can be written");
+    }
+
+    /// The names of all files.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        lock(&self.files).keys().cloned().collect()
+    }
+}
+
+fn memory_file(len: u64) -> File {
+    let file = File::from(memfd_create("crash-disk", MemfdFlags::CLOEXEC).expect("memory files can be made"));
+    ftruncate(&file, len).expect("memory files can grow");
+    file
+}
+
+fn content(file: &File, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, 0).expect("memory can be read");
+    bytes
+}
+
+impl Disk for CrashDisk {
+    fn create(&self, name: &str, len: u64) -> Result<File> {
+        if lock(&self.faults).full {
+            return Err(Error::new(ErrorKind::NoSpace, format!("cannot allocate {name}: the disk is full")));
+        }
+        let live = memory_file(len);
+        let file = live.try_clone().expect("descriptors are plenty");
+        lock(&self.files).insert(name.to_owned(), Entry { live, durable: vec![0; len as usize] });
+        Ok(file)
+    }
+
+    fn open(&self, name: &str) -> Result<File> {
+        let files = lock(&self.files);
+        let entry = files.get(name).ok_or_else(|| {
+            Error::new(ErrorKind::BadStore, format!("cannot open {name}: a part of the store is missing"))
+        })?;
+        Ok(entry.live.try_clone().expect("descriptors are plenty"))
+    }
+
+    fn sync(&self, name: &str, _: &File) -> Result<()> {
+        let at_flush = lock(&self.at_flush).clone();
+        if let Some(at_flush) = at_flush {
+            at_flush(self);
+        }
+        if lock(&self.faults).flush {
+            return Err(Error::new(ErrorKind::Io, format!("cannot flush {name}: input/output error")));
+        }
+        if let Some(entry) = lock(&self.files).get_mut(name) {
+            entry.durable = content(&entry.live, entry.durable.len());
+        }
+        Ok(())
+    }
+
+    fn is_volatile(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,94 @@
+//! The files that hold regions, and when they are safe.
+
+use forebay_model::{Error, ErrorKind, Result};
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// A place for named files of fixed size.
+pub trait Disk: Send + Sync {
+    /// Makes a file of zeros, allocated in full and itself durable, in place of one with that name.
+    fn create(&self, name: &str, len: u64) -> Result<File>;
+
+    /// Opens a file for reading and writing.
+    fn open(&self, name: &str) -> Result<File>;
+
+    /// Makes every byte written to the file durable.
+    fn sync(&self, name: &str, file: &File) -> Result<()>;
+
+    /// Whether files are lost with the machine anyway, so that nothing needs to be flushed.
+    fn is_volatile(&self) -> bool;
+}
+
+/// A directory of a real file system.
+pub struct DirDisk {
+    dir: PathBuf,
+    volatile: bool,
+}
+
+impl DirDisk {
+    /// Uses an existing directory; `volatile` if it is on a file system that lives in memory.
+    #[must_use]
+    pub fn new(dir: PathBuf, volatile: bool) -> DirDisk {
+        DirDisk { dir, volatile }
+    }
+
+    fn failed(&self, what: &str, name: &str, error: &io::Error) -> Error {
+        let path = self.dir.join(name);
+        let (kind, hint) = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                (ErrorKind::NoSpace, ": free space there or choose a smaller capacity")
+            }
+            io::ErrorKind::NotFound => (ErrorKind::BadStore, ": a part of the store is missing"),
+            io::ErrorKind::PermissionDenied => (ErrorKind::BadStore, ": run as the owner of the store"),
+            io::ErrorKind::ReadOnlyFilesystem => {
+                (ErrorKind::BadStore, ": mount it writable or choose another place")
+            }
+            _ => (ErrorKind::Io, ""),
+        };
+        Error::new(kind, format!("cannot {what} {}: {error}{hint}", path.display()))
+    }
+}
+
+impl Disk for DirDisk {
+    fn create(&self, name: &str, len: u64) -> Result<File> {
+        let path = self.dir.join(name);
+        let create = || {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+            fallocate(&file, FallocateFlags::empty(), 0, len)?;
+            if !self.volatile {
+                file.sync_all()?;
+                sync_dir(&self.dir)?;
+            }
+            Ok(file)
+        };
+        create().map_err(|error| self.failed("allocate", name, &error))
+    }
+
+    fn open(&self, name: &str) -> Result<File> {
+        let open = OpenOptions::new().read(true).write(true).open(self.dir.join(name));
+        open.map_err(|error| self.failed("open", name, &error))
+    }
+
+    fn sync(&self, name: &str, file: &File) -> Result<()> {
+        if self.volatile {
+            return Ok(());
+        }
+        file.sync_data().map_err(|error| self.failed("flush", name, &error))
+    }
+
+    fn is_volatile(&self) -> bool {
+        self.volatile
+    }
+}
+
+/// Makes the entries of a directory durable.
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}

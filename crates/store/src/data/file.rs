@@ -1,0 +1,85 @@
+//! What the store knows of one file's bytes.
+
+use super::index::Index;
+use forebay_model::{Error, ErrorKind, FileId, Incarnation, RegionId, Result, Stamp};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// What is kept of a file's bytes in the metadata store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct SizeRecord {
+    /// Length, at least: extents found in regions may reach further if `unsettled`.
+    pub(super) size: u64,
+    /// The last change of its bytes, at least.
+    pub(super) touched: Option<Stamp>,
+    /// The life of the store that holds its bytes.
+    pub(super) incarnation: Incarnation,
+    /// Bytes may have been written since this record.
+    pub(super) unsettled: bool,
+}
+
+impl SizeRecord {
+    pub(super) fn key(file: FileId) -> Vec<u8> {
+        [b"s".as_slice(), &file.0.to_be_bytes()].concat()
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("a size record can always be encoded")
+    }
+
+    pub(super) fn decode(file: FileId, bytes: &[u8]) -> Result<SizeRecord> {
+        postcard::from_bytes(bytes)
+            .map_err(|error| Error::new(ErrorKind::BadStore, format!("size record of file {file}: {error}")))
+    }
+}
+
+/// A file with bytes in the store, or about to have some. Its lock is the one point where everything that happens
+/// to the file is put in order.
+pub(super) type FileState = Arc<Mutex<File>>;
+
+/// The state behind the lock.
+#[derive(Default)]
+pub(super) struct File {
+    pub(super) index: Index,
+    pub(super) size: u64,
+    pub(super) touched: Option<Stamp>,
+    /// Bytes below this offset that are in no extent were lost with an earlier life of the store.
+    pub(super) lost_below: u64,
+    /// The metadata store says that extents may reach beyond its size record.
+    pub(super) unsettled: bool,
+    /// Regions, with their generation, that hold a record of this file, live or dead.
+    pub(super) regions: BTreeMap<RegionId, u32>,
+    /// No longer a file: whoever still holds this state is too late.
+    pub(super) deleted: bool,
+}
+
+impl File {
+    /// Takes over what the metadata store knows. To be called before anything is applied to the index.
+    pub(super) fn load(record: Option<SizeRecord>, incarnation: Incarnation) -> File {
+        let mut file = File::default();
+        if let Some(record) = record {
+            file.size = record.size;
+            file.touched = record.touched;
+            file.unsettled = record.unsettled && record.incarnation == incarnation;
+            if record.incarnation != incarnation {
+                // Of an unsettled file nobody knows how far its bytes reached.
+                file.lost_below = if record.unsettled { u64::MAX } else { record.size };
+            }
+        }
+        file
+    }
+
+    pub(super) fn record(&self, incarnation: Incarnation, unsettled: bool) -> SizeRecord {
+        SizeRecord { size: self.size, touched: self.touched, incarnation, unsettled }
+    }
+
+    pub(super) fn touch(&mut self, stamp: Stamp) {
+        self.touched = self.touched.max(Some(stamp));
+    }
+
+    /// Fails if somebody deleted the file in the meantime.
+    pub(super) fn alive(&self) -> Result<()> {
+        if self.deleted { Err(Error::new(ErrorKind::Stale, "the file was removed")) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,269 @@
+//! What every byte of a file is, and since when.
+//!
+//! **Invariant**: at every byte the newest stamp wins, in whatever order the pieces are applied; with equal stamps
+//! the later application wins (the cleaner moves bytes without making them newer).
+
+use forebay_model::{JobId, RegionId, Span, Stamp, Uid};
+use forebay_shm::Ticket;
+use std::collections::BTreeMap;
+
+/// Where the bytes of an extent are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Source {
+    /// Nowhere: they are zeros, and hide everything older.
+    Zero,
+    /// In a region.
+    Data(Bytes),
+}
+
+/// Bytes in a region, and whose they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Bytes {
+    pub(super) region: RegionId,
+    /// The journal slot of the record that committed them.
+    pub(super) slot: u32,
+    /// All bytes of that record, and which of them is the first here.
+    pub(super) record: Ticket,
+    pub(super) from: u32,
+    pub(super) job: JobId,
+    pub(super) uid: Uid,
+}
+
+impl Bytes {
+    /// The first `len` bytes.
+    pub(super) fn ticket(&self, len: u64) -> Ticket {
+        self.record.part(self.from..self.from + len as u32)
+    }
+}
+
+/// A piece of a file with one origin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Extent {
+    pub(super) span: Span,
+    pub(super) stamp: Stamp,
+    pub(super) source: Source,
+}
+
+impl Extent {
+    fn part(&self, span: Span) -> Extent {
+        let source = match self.source {
+            Source::Zero => Source::Zero,
+            Source::Data(bytes) => {
+                let skipped = (span.start - self.span.start) as u32;
+                Source::Data(Bytes { from: bytes.from + skipped, ..bytes })
+            }
+        };
+        Extent { span, stamp: self.stamp, source }
+    }
+}
+
+/// How a change of the index changes what is live in a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Delta {
+    pub(super) region: RegionId,
+    pub(super) bytes: i64,
+    pub(super) pieces: i64,
+}
+
+/// The extents of one file.
+#[derive(Default)]
+pub(super) struct Index {
+    extents: BTreeMap<u64, Extent>,
+}
+
+impl Index {
+    /// Puts an extent in its place in time; tells what became live and what died.
+    pub(super) fn apply(&mut self, new: Extent, change: &mut impl FnMut(Delta)) {
+        if new.span.is_empty() {
+            return;
+        }
+        let mut uncovered = new.span.start;
+        for old in self.overlapping(new.span) {
+            if old.stamp > new.stamp {
+                if uncovered < old.span.start {
+                    self.insert(new.part(Span::new(uncovered, old.span.start)), change);
+                }
+                uncovered = old.span.end.min(new.span.end);
+                continue;
+            }
+            self.remove(&old, change);
+            if old.span.start < new.span.start {
+                self.insert(old.part(Span::new(old.span.start, new.span.start)), change);
+            }
+            if old.span.end > new.span.end {
+                self.insert(old.part(Span::new(new.span.end, old.span.end)), change);
+            }
+        }
+        if uncovered < new.span.end {
+            self.insert(new.part(Span::new(uncovered, new.span.end)), change);
+        }
+    }
+
+    /// Forgets zeros whose stamp nobody has to be protected from any more.
+    pub(super) fn drop_zeros(&mut self, stamp: Stamp) {
+        self.extents.retain(|_, extent| extent.stamp != stamp || extent.source != Source::Zero);
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self, change: &mut impl FnMut(Delta)) {
+        for (_, extent) in std::mem::take(&mut self.extents) {
+            account(&extent, -1, change);
+        }
+    }
+
+    /// The extents that meet a span, cut to it, in order.
+    pub(super) fn pieces(&self, span: Span) -> impl Iterator<Item = Extent> + '_ {
+        self.from(span).filter_map(move |extent| Some(extent.part(extent.span.meet(span)?)))
+    }
+
+    /// All extents, in order.
+    pub(super) fn extents(&self) -> impl Iterator<Item = &Extent> {
+        self.extents.values()
+    }
+
+    /// One past the last byte that is in a region.
+    pub(super) fn end(&self) -> u64 {
+        let data = |extent: &&Extent| matches!(extent.source, Source::Data(_));
+        self.extents.values().rev().find(data).map_or(0, |extent| extent.span.end)
+    }
+
+    /// How many bytes are in regions.
+    pub(super) fn buffered(&self) -> u64 {
+        let bytes = |extent: &Extent| if extent.source == Source::Zero { 0 } else { extent.span.len() };
+        self.extents.values().map(bytes).sum()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.extents.is_empty()
+    }
+
+    fn overlapping(&self, span: Span) -> Vec<Extent> {
+        self.from(span).filter(|extent| extent.span.meet(span).is_some()).copied().collect()
+    }
+
+    fn from(&self, span: Span) -> impl Iterator<Item = &Extent> {
+        let before = self.extents.range(..span.start).next_back();
+        before.into_iter().chain(self.extents.range(span.start..span.end)).map(|(_, extent)| extent)
+    }
+
+    fn insert(&mut self, extent: Extent, change: &mut impl FnMut(Delta)) {
+        account(&extent, 1, change);
+        let replaced = self.extents.insert(extent.span.start, extent);
+        assert!(replaced.is_none(), "two extents at {}", extent.span.start);
+    }
+
+    fn remove(&mut self, extent: &Extent, change: &mut impl FnMut(Delta)) {
+        account(extent, -1, change);
+        self.extents.remove(&extent.span.start);
+    }
+}
+
+fn account(extent: &Extent, sign: i64, change: &mut impl FnMut(Delta)) {
+    if let Source::Data(bytes) = extent.source {
+        change(Delta { region: bytes.region, bytes: sign * extent.span.len() as i64, pieces: sign });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    const SPACE: u64 = 64;
+
+    fn ticket(len: u32) -> Ticket {
+        use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+        let file = std::fs::File::from(memfd_create("index", MemfdFlags::CLOEXEC).unwrap());
+        ftruncate(&file, 4096).unwrap();
+        forebay_shm::Arena::new(&file, 4096, 1).unwrap().grant(len).unwrap().publish(len)
+    }
+
+    fn data(start: u64, len: u32, stamp: u64, region: u32) -> Extent {
+        let bytes = Bytes {
+            region: RegionId(region),
+            slot: 0,
+            record: ticket(len),
+            from: 0,
+            job: JobId(0),
+            uid: Uid(0),
+        };
+        Extent {
+            span: Span::new(start, start + u64::from(len)),
+            stamp: Stamp(stamp),
+            source: Source::Data(bytes),
+        }
+    }
+
+    fn shape(index: &Index) -> Vec<(u64, u64, u64, u32)> {
+        let from = |extent: &Extent| match extent.source {
+            Source::Zero => 0,
+            Source::Data(bytes) => bytes.from,
+        };
+        index.extents().map(|one| (one.span.start, one.span.end, one.stamp.0, from(one))).collect()
+    }
+
+    #[test]
+    fn newer_bytes_cut_older_ones_and_older_ones_fill_gaps() {
+        let mut index = Index::default();
+        index.apply(data(0, 10, 5, 1), &mut |_| {});
+        index.apply(data(3, 4, 7, 2), &mut |_| {});
+        assert_eq!(shape(&index), [(0, 3, 5, 0), (3, 7, 7, 0), (7, 10, 5, 7)]);
+        index.apply(data(2, 20, 6, 3), &mut |_| {});
+        assert_eq!(shape(&index), [(0, 2, 5, 0), (2, 3, 6, 0), (3, 7, 7, 0), (7, 22, 6, 5)]);
+        index.apply(Extent { span: Span::from(5), stamp: Stamp(9), source: Source::Zero }, &mut |_| {});
+        assert_eq!(index.end(), 5);
+        assert_eq!(index.buffered(), 5);
+    }
+
+    /// Every order of application gives the same bytes: those of the newest stamp.
+    #[test]
+    fn random_applications_in_any_order_equal_the_newest_stamp() {
+        let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_u64);
+        let mut state = seed;
+        let mut random = move |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for round in 0..300 {
+            let mut index = Index::default();
+            let mut model: Vec<Option<(u64, u32, Option<u64>)>> = vec![None; SPACE as usize];
+            let mut live: HashMap<RegionId, i64> = HashMap::new();
+            let mut stamps: Vec<u64> = (1..=20).collect();
+            while !stamps.is_empty() {
+                let stamp = stamps.swap_remove(random(stamps.len() as u64) as usize);
+                let start = random(SPACE - 1);
+                let len = 1 + random(SPACE - start - 1);
+                let mut extent = data(start, len as u32, stamp, (stamp % 3) as u32);
+                if random(4) == 0 {
+                    extent.source = Source::Zero;
+                }
+                index.apply(extent, &mut |delta| *live.entry(delta.region).or_default() += delta.bytes);
+                for at in start..start + len {
+                    let cell = &mut model[at as usize];
+                    if cell.is_none_or(|(old, ..)| old < stamp) {
+                        let offset = matches!(extent.source, Source::Data(_)).then_some(at - start);
+                        *cell = Some((stamp, (stamp % 3) as u32, offset));
+                    }
+                }
+            }
+            let mut seen = vec![None; SPACE as usize];
+            for extent in index.extents() {
+                for at in extent.span.start..extent.span.end {
+                    let (region, offset) = match extent.source {
+                        Source::Zero => ((extent.stamp.0 % 3) as u32, None),
+                        Source::Data(bytes) => {
+                            (bytes.region.0, Some(u64::from(bytes.from) + at - extent.span.start))
+                        }
+                    };
+                    seen[at as usize] = Some((extent.stamp.0, region, offset));
+                }
+            }
+            assert_eq!(seen, model, "seed {seed}, round {round}");
+            for region in 0..3 {
+                let expected =
+                    model.iter().flatten().filter(|cell| cell.1 == region && cell.2.is_some()).count();
+                assert_eq!(live.get(&RegionId(region)).copied().unwrap_or(0), expected as i64, "seed {seed}");
+            }
+        }
+    }
+}

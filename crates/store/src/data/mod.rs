@@ -1,0 +1,473 @@
+//! The bytes of files: reserved, put, committed, read, hidden, synced.
+//!
+//! **Invariant**: what a commit acknowledged is found again by recovery after the death of the process, and after
+//! the death of the machine once it was synced; what a tombstone hid is never found again. A region is used again
+//! only when nothing in it is live and whatever replaced its bytes is as durable as they were.
+//!
+//! Locks are taken in this order: `reclaiming`, a file, then one of `space`, `tombs`, a region's files.
+//!
+//! **Deliberately absent**: names, permissions, sockets, turns; which bytes should be buffered at all.
+
+mod clean;
+mod clock;
+mod crash;
+mod damage;
+mod disk;
+mod file;
+mod index;
+mod journal;
+mod reclaim;
+mod record;
+mod recover;
+mod region;
+mod space;
+mod table;
+mod tomb;
+
+pub use crash::{AtFlush, CrashDisk, Faults};
+pub use disk::{DirDisk, Disk};
+pub use recover::{Recovery, Start};
+pub use region::Geometry;
+
+pub use journal::RecordView;
+
+pub(crate) use disk::sync_dir;
+pub(crate) use journal::read_journal;
+pub(crate) use record::FORMAT;
+
+use crate::meta::{Batch, Kv};
+use crate::names::Facts;
+use clock::Clock;
+use damage::Damage;
+use file::{File, SizeRecord};
+use forebay_model::{
+    Error, ErrorKind, FileId, Incarnation, JobId, RegionId, Result, Span, Stamp, Uid, Usage,
+};
+use forebay_shm::View;
+use index::{Bytes, Delta, Extent, Source};
+use record::Record;
+use region::Region;
+use space::{Space, State};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use table::Table;
+use tomb::Tombs;
+
+/// The largest file: offsets are signed on most interfaces.
+pub const MAX_FILE: u64 = i64::MAX as u64;
+
+/// Takes a lock. A thread that panicked while holding it has left values that are checked wherever they matter.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs before anything on a file is put in order or answered, while the file is locked. Writers that commit
+/// without asking (shared-memory rings) are heard here.
+pub trait Before: Send + Sync {
+    /// The file is about to be looked at or changed.
+    fn before(&self, file: FileId);
+}
+
+/// Nobody commits without asking.
+pub struct NoRings;
+
+impl Before for NoRings {
+    fn before(&self, _: FileId) {}
+}
+
+/// Space in a region for one writer. Dropping it gives the space up.
+pub struct Grant {
+    region: Arc<Region>,
+    slot: u32,
+    uid: Uid,
+    bytes: forebay_shm::Grant,
+}
+
+impl Grant {
+    /// How many bytes were granted.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.bytes.len()
+    }
+
+    /// Never true: a grant has at least one byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The space, to be filled.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.bytes.as_mut_slice()
+    }
+}
+
+/// A grant whose first `len` bytes are put.
+pub struct Filled {
+    /// The space.
+    pub grant: Grant,
+    /// How much of it is filled.
+    pub len: u32,
+    /// CRC32C of these bytes.
+    pub crc: u32,
+}
+
+/// Where committed bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// At an offset.
+    At(u64),
+    /// At the end of the file, as it is at the moment of the commit.
+    End,
+}
+
+/// What a commit did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Committed {
+    /// Offset of the first byte.
+    pub offset: u64,
+    /// Its place in time.
+    pub stamp: Stamp,
+}
+
+/// A stretch of what was read.
+pub enum Piece {
+    /// Bytes in a region, which stay there as long as this is held.
+    Bytes(View),
+    /// So many zeros.
+    Zeros(u32),
+}
+
+/// How many regions are in which state.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counts {
+    /// Empty.
+    pub free: u32,
+    /// Being written.
+    pub filling: u32,
+    /// Full.
+    pub sealed: u32,
+    /// Being emptied by the cleaner.
+    pub draining: u32,
+    /// Empty, but not yet to be used again.
+    pub resting: u32,
+}
+
+/// All bytes of a store.
+pub struct Data {
+    disk: Arc<dyn Disk>,
+    kv: Arc<dyn Kv>,
+    geometry: Geometry,
+    incarnation: Incarnation,
+    clock: Clock,
+    regions: Vec<RwLock<Arc<Region>>>,
+    space: Mutex<Space>,
+    files: Table,
+    tombs: Mutex<Tombs>,
+    reclaiming: Mutex<()>,
+    damage: Damage,
+    before: Box<dyn Before>,
+}
+
+impl Data {
+    /// The present, later than everything that was stamped before.
+    #[must_use]
+    pub fn now(&self) -> Stamp {
+        self.clock.next()
+    }
+
+    /// Makes put bytes count, all at once for every reader. They are applied at the next stamp, and survive the
+    /// death of this process when this returns.
+    pub fn commit(&self, file: FileId, place: Place, parts: Vec<Filled>, job: JobId) -> Result<Committed> {
+        let state = self.files.get(file, || self.load(file))?;
+        let mut dead = false;
+        let done = {
+            let mut state = lock(&state);
+            self.before.before(file);
+            state.alive()?;
+            let total = parts.iter().map(|part| u64::from(part.len)).sum();
+            let offset = match place {
+                Place::At(offset) => offset,
+                Place::End => state.size,
+            };
+            let whole = Span::at(offset, total).filter(|span| span.end <= MAX_FILE);
+            let whole = whole.ok_or_else(|| Error::from(ErrorKind::TooLarge))?;
+            let stamp = self.clock.next();
+            if !state.unsettled {
+                let mut batch = Batch::default();
+                batch.put(SizeRecord::key(file), state.record(self.incarnation, true).encode());
+                self.kv.commit(batch)?;
+                state.unsettled = true;
+            }
+            let mut at = offset;
+            for part in parts.into_iter().filter(|part| part.len > 0) {
+                let span = Span::new(at, at + u64::from(part.len));
+                at = span.end;
+                self.publish(file, &mut state, span, stamp, part, job, &mut dead);
+            }
+            state.size = state.size.max(whole.end);
+            state.touch(stamp);
+            Committed { offset, stamp }
+        };
+        self.reclaim_if(dead);
+        Ok(done)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
+    fn publish(
+        &self,
+        id: FileId,
+        file: &mut File,
+        span: Span,
+        stamp: Stamp,
+        part: Filled,
+        job: JobId,
+        dead: &mut bool,
+    ) {
+        let Filled { grant, len, crc } = part;
+        let Grant { region, slot, uid, bytes } = grant;
+        let generation = region.arena.generation();
+        lock(&region.files).insert(id);
+        file.regions.insert(region.id, generation);
+        let position = bytes.start();
+        let record = Record { generation, file: id, span, position, stamp, job, uid, payload_crc: crc };
+        // Counted before the grant is let go, so that the region never looks dead in between; the index counts
+        // what really became live.
+        region.add_live(i64::from(len), 0);
+        let ticket = bytes.publish(len);
+        region.write_record(slot, &record);
+        let source = Source::Data(Bytes { region: region.id, slot, record: ticket, from: 0, job, uid });
+        file.index.apply(Extent { span, stamp, source }, &mut |delta| *dead |= self.adjust(delta));
+        *dead |= region.add_live(-i64::from(len), 0) == 0;
+    }
+
+    /// The bytes of a file, fewer than asked for only at its end.
+    pub fn read(&self, file: FileId, offset: u64, len: u32) -> Result<Vec<Piece>> {
+        let state = self.files.get(file, || self.load(file))?;
+        let state = lock(&state);
+        self.before.before(file);
+        state.alive()?;
+        let asked = Span::at(offset, u64::from(len)).unwrap_or(Span::from(offset));
+        let Some(span) = asked.meet(Span::new(0, state.size)) else { return Ok(Vec::new()) };
+        let mut pieces = Vec::new();
+        let mut at = span.start;
+        let hole = |from: u64, to: u64| {
+            if from < to && from < state.lost_below {
+                let text = format!("bytes {from}..{to} were lost with an earlier life of the store");
+                return Err(Error::new(ErrorKind::Io, text));
+            }
+            Ok((from < to).then(|| Piece::Zeros((to - from) as u32)))
+        };
+        for extent in state.index.pieces(span) {
+            pieces.extend(hole(at, extent.span.start)?);
+            at = extent.span.end;
+            pieces.push(match extent.source {
+                Source::Zero => Piece::Zeros(extent.span.len() as u32),
+                Source::Data(bytes) => {
+                    let region = self.region(bytes.region);
+                    self.damage.check(&region, bytes.slot)?;
+                    Piece::Bytes(region.view(bytes.ticket(extent.span.len()))?)
+                }
+            });
+        }
+        pieces.extend(hole(at, span.end)?);
+        Ok(pieces)
+    }
+
+    /// Size, last change and buffered bytes of a file.
+    pub fn facts(&self, file: FileId) -> Result<Facts> {
+        let state = match self.files.resident(file) {
+            Some(state) => state,
+            None => Arc::new(Mutex::new(self.load(file)?)),
+        };
+        let state = lock(&state);
+        self.before.before(file);
+        Ok(Facts { size: state.size, touched: state.touched, buffered: state.index.buffered() })
+    }
+
+    /// Sets the length of a file. The changes in `with` happen together with it.
+    pub fn truncate(&self, file: FileId, size: u64, with: Batch) -> Result<()> {
+        if size > MAX_FILE {
+            return Err(ErrorKind::TooLarge.into());
+        }
+        self.hide(file, Span::from(size), with, |state| {
+            state.lost_below = state.lost_below.min(size);
+            state.size = size;
+        })
+    }
+
+    /// Turns a range into zeros; the length stays. The changes in `with` happen together with it.
+    pub fn punch(&self, file: FileId, span: Span, with: Batch) -> Result<()> {
+        self.hide(file, span, with, |_| {})
+    }
+
+    fn hide(&self, id: FileId, span: Span, mut with: Batch, change: impl FnOnce(&mut File)) -> Result<()> {
+        let state = self.files.get(id, || self.load(id))?;
+        let mut dead = false;
+        {
+            let mut state = lock(&state);
+            self.before.before(id);
+            state.alive()?;
+            let stamp = self.clock.next();
+            let holders = self.holders(&mut state);
+            let mut tombs = lock(&self.tombs);
+            let tomb =
+                if span.is_empty() { None } else { tombs.plan(id, stamp, span, holders, &mut with)? };
+            let mut after = File { size: state.size, lost_below: state.lost_below, ..File::default() };
+            change(&mut after);
+            after.touch(stamp);
+            with.put(SizeRecord::key(id), after.record(self.incarnation, state.unsettled).encode());
+            self.kv.commit(with)?;
+            (state.size, state.lost_below) = (after.size, after.lost_below);
+            state.touch(stamp);
+            if let Some(tomb) = tomb {
+                tombs.add(id, tomb);
+            }
+            drop(tombs);
+            let zeros = Extent { span, stamp, source: Source::Zero };
+            state.index.apply(zeros, &mut |delta| dead |= self.adjust(delta));
+            if lock(&self.tombs).of(id).is_empty() {
+                state.index.drop_zeros(stamp);
+            }
+        }
+        self.reclaim_if(dead);
+        Ok(())
+    }
+
+    /// Removes a file's bytes for ever. The changes in `with` happen together with it.
+    pub fn delete(&self, id: FileId, mut with: Batch) -> Result<()> {
+        let state = self.files.get(id, || self.load(id))?;
+        let mut dead = false;
+        {
+            let mut state = lock(&state);
+            self.before.before(id);
+            if state.deleted {
+                return self.kv.commit(with);
+            }
+            let holders = self.holders(&mut state);
+            let mut tombs = lock(&self.tombs);
+            let tomb = tombs.plan(id, self.clock.next(), Span::from(0), holders, &mut with)?;
+            with.remove(SizeRecord::key(id));
+            self.kv.commit(with)?;
+            if let Some(tomb) = tomb {
+                tombs.add(id, tomb);
+            }
+            drop(tombs);
+            state.deleted = true;
+            state.size = 0;
+            state.index.clear(&mut |delta| dead |= self.adjust(delta));
+        }
+        self.files.forget(id);
+        self.reclaim_if(dead);
+        Ok(())
+    }
+
+    /// Writes down a file's size after its last close, and lets go of what need not be in memory.
+    pub fn settle(&self, id: FileId) -> Result<()> {
+        let Some(state) = self.files.resident(id) else { return Ok(()) };
+        {
+            let mut state = lock(&state);
+            self.before.before(id);
+            if state.unsettled && !state.deleted {
+                let mut batch = Batch::default();
+                batch.put(SizeRecord::key(id), state.record(self.incarnation, false).encode());
+                self.kv.commit(batch)?;
+                state.unsettled = false;
+            }
+        }
+        drop(state);
+        self.files.evict(id);
+        Ok(())
+    }
+
+    /// Makes everything acknowledged for a file durable: payload, then journal, and its metadata.
+    pub fn sync(&self, id: FileId) -> Result<()> {
+        if let Some(state) = self.files.resident(id) {
+            let holders = {
+                let mut state = lock(&state);
+                self.before.before(id);
+                self.holders(&mut state)
+            };
+            for region in holders {
+                self.region(region).flush(&*self.disk)?;
+            }
+        }
+        self.kv.sync()
+    }
+
+    /// Makes everything acknowledged durable.
+    pub fn sync_all(&self) -> Result<()> {
+        for number in 0..self.geometry.regions {
+            self.region(RegionId(number)).flush(&*self.disk)?;
+        }
+        self.kv.sync()
+    }
+
+    /// How full the regions are. The number of files is not known here.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let size = u64::from(self.geometry.size);
+        let free = lock(&self.space).count(State::Free) as u64;
+        let live =
+            (0..self.geometry.regions).map(|number| self.region(RegionId(number)).live().max(0) as u64);
+        Usage {
+            capacity: (u64::from(self.geometry.regions) - space::RESERVE as u64) * size,
+            used: (u64::from(self.geometry.regions) - free) * size,
+            live: live.sum(),
+            files: 0,
+        }
+    }
+
+    /// Regions by state.
+    #[must_use]
+    pub fn regions(&self) -> Counts {
+        let space = lock(&self.space);
+        let count = |state| space.count(state) as u32;
+        Counts {
+            free: count(State::Free),
+            filling: count(State::Filling),
+            sealed: count(State::Sealed),
+            draining: count(State::Draining),
+            resting: count(State::Resting),
+        }
+    }
+
+    /// The sizes of the regions.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Files that have bytes here.
+    #[must_use]
+    pub fn files(&self) -> Vec<FileId> {
+        self.files.ids()
+    }
+
+    /// Damage found so far, a sentence each.
+    #[must_use]
+    pub fn damage(&self) -> Vec<String> {
+        self.damage.list()
+    }
+
+    fn region(&self, id: RegionId) -> Arc<Region> {
+        Arc::clone(&self.regions[id.0 as usize].read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Applies a change of the index to its region; true if nothing is live there any more.
+    fn adjust(&self, delta: Delta) -> bool {
+        self.region(delta.region).add_live(delta.bytes, delta.pieces) == 0
+    }
+
+    /// The regions that hold a record of a file; those that were used again meanwhile are forgotten.
+    fn holders(&self, file: &mut File) -> BTreeSet<RegionId> {
+        file.regions.retain(|&id, &mut generation| self.region(id).arena.generation() == generation);
+        file.regions.keys().copied().collect()
+    }
+
+    fn load(&self, id: FileId) -> Result<File> {
+        let record = self.kv.get(&SizeRecord::key(id))?;
+        let record = record.map(|bytes| SizeRecord::decode(id, &bytes)).transpose()?;
+        Ok(File::load(record, self.incarnation))
+    }
+}

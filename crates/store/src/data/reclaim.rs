@@ -1,0 +1,210 @@
+//! Granting space, and getting it back.
+
+use super::region::Region;
+use super::space::{Lane, State};
+use super::{Data, Grant, lock};
+use crate::meta::Batch;
+use forebay_model::{Bytes, Error, ErrorKind, FileId, RegionId, Result, Stamp, Uid};
+use std::sync::{Arc, PoisonError};
+
+/// Below this share of free regions the background cleaner starts to work.
+const LOW_WATER: u32 = 8;
+
+impl Data {
+    /// Space for a user's bytes without waiting for anything; `None` says nothing about whether there is any.
+    /// May be less than asked for.
+    #[must_use]
+    pub fn try_reserve(&self, owner: Uid, len: u32) -> Option<Grant> {
+        assert!(len > 0, "nothing to reserve");
+        let lane = lock(&self.space).lane(owner);
+        self.grant(lane, len)
+    }
+
+    /// Space for a user's bytes: may flush, compact, and take as long as that takes. May be less than asked for.
+    /// Fails with *no space* when everything is live.
+    pub fn reserve(&self, owner: Uid, len: u32) -> Result<Grant> {
+        if let Some(grant) = self.try_reserve(owner, len) {
+            return Ok(grant);
+        }
+        let _alone = lock(&self.reclaiming);
+        // Another thread may have made room while this one waited.
+        if let Some(grant) = self.grant_anywhere(owner, len)? {
+            return Ok(grant);
+        }
+        self.reclaim()?;
+        while !self.has_room(owner) && self.clean()? {
+            self.reclaim()?;
+        }
+        if let Some(grant) = self.grant_anywhere(owner, len)? {
+            return Ok(grant);
+        }
+        let usage = self.usage();
+        let text = format!(
+            "the buffer is full ({} of {} are live): remove files, or give it more capacity",
+            Bytes(usage.live),
+            Bytes(usage.capacity)
+        );
+        Err(Error::new(ErrorKind::NoSpace, text))
+    }
+
+    /// One step of tidying in the background; true if there is more to do.
+    pub fn tidy(&self) -> bool {
+        let low = |data: &Data| {
+            let free = lock(&data.space).count(State::Free) as u32;
+            free * LOW_WATER < data.geometry.regions
+        };
+        if !low(self) {
+            return false;
+        }
+        let _alone = lock(&self.reclaiming);
+        // What goes wrong here is met again, and reported, by the next reservation.
+        let gained = self.reclaim().and_then(|freed| Ok(freed > 0 || (low(self) && self.clean()?)));
+        gained.unwrap_or(false) && low(self)
+    }
+
+    /// Space from whichever region can give some to this user without making another user's room smaller.
+    fn grant_anywhere(&self, owner: Uid, len: u32) -> Result<Option<Grant>> {
+        let lanes: Vec<Lane> = lock(&self.space).lanes(owner).collect();
+        for &lane in &lanes {
+            if let Some(grant) = self.grant(lane, len) {
+                return Ok(Some(grant));
+            }
+        }
+        if self.open_region(lanes[0])? {
+            return Ok(self.grant(lanes[0], len));
+        }
+        // The cleaner's own region of this user may have room left.
+        Ok(self.grant_from(Lane::Cleaner(owner), len))
+    }
+
+    fn has_room(&self, owner: Uid) -> bool {
+        let space = lock(&self.space);
+        let lane = Lane::Writer(owner, 0);
+        space.choose(lane).is_some()
+    }
+
+    /// Space from a lane's region, or from a clean free one that takes its place.
+    pub(super) fn grant(&self, lane: Lane, len: u32) -> Option<Grant> {
+        if let Some(grant) = self.grant_from(lane, len) {
+            return Some(grant);
+        }
+        let mut space = lock(&self.space);
+        if space.filling(lane).is_none() {
+            let chosen = space.choose(lane).filter(|chosen| !chosen.stained)?;
+            let region = self.region(chosen.region);
+            region.set_header(region.arena.generation(), Some(lane.uid()));
+            space.fill(lane, chosen.region);
+        }
+        drop(space);
+        self.grant_from(lane, len)
+    }
+
+    /// Space from a lane's region; seals it when it is full.
+    fn grant_from(&self, lane: Lane, len: u32) -> Option<Grant> {
+        let mut space = lock(&self.space);
+        let region = self.region(space.filling(lane)?);
+        let granted = (region.arena.room() > 0).then(|| space.slot(region.id)).flatten().and_then(|slot| {
+            let bytes = region.arena.grant(len)?;
+            Some(Grant { region: Arc::clone(&region), slot, uid: lane.uid(), bytes })
+        });
+        if granted.is_none() {
+            space.seal(lane);
+        }
+        granted
+    }
+
+    /// Gives a lane without a region a free one, even one that held another user's bytes: its files are made anew.
+    pub(super) fn open_region(&self, lane: Lane) -> Result<bool> {
+        let mut space = lock(&self.space);
+        if space.filling(lane).is_some() {
+            return Ok(true);
+        }
+        let Some(chosen) = space.choose(lane) else { return Ok(false) };
+        if chosen.stained {
+            // Out of everybody's sight while its files are replaced.
+            space.set(chosen.region, State::Resting);
+            drop(space);
+            let generation = self.region(chosen.region).arena.generation().wrapping_add(1);
+            let fresh = Region::create(
+                &*self.disk,
+                self.geometry,
+                self.incarnation,
+                chosen.region,
+                generation,
+                Some(lane.uid()),
+            )?;
+            *self.regions[chosen.region.0 as usize].write().unwrap_or_else(PoisonError::into_inner) =
+                Arc::new(fresh);
+            space = lock(&self.space);
+            space.set(chosen.region, State::Free);
+        }
+        let region = self.region(chosen.region);
+        region.set_header(region.arena.generation(), Some(lane.uid()));
+        space.fill(lane, chosen.region);
+        Ok(true)
+    }
+
+    /// Reclaims in the middle of other work, where that is cheap: nothing to flush.
+    pub(super) fn reclaim_if(&self, dead: bool) {
+        if dead && self.disk.is_volatile() {
+            if let Ok(_alone) = self.reclaiming.try_lock() {
+                // What goes wrong here is met again, and reported, by the next reservation.
+                let _ = self.reclaim();
+            }
+        }
+    }
+
+    /// Frees every region without live bytes; returns how many. The caller holds `reclaiming`.
+    ///
+    /// What replaced their bytes becomes durable first. Then the journals begin a new generation, durably. Only
+    /// then are tombstones dropped that protected against the old records.
+    pub(super) fn reclaim(&self) -> Result<usize> {
+        let dead: Vec<Arc<Region>> = {
+            let mut space = lock(&self.space);
+            let sealed: Vec<RegionId> = space.with(State::Sealed).collect();
+            for region in sealed.into_iter().filter(|&id| self.region(id).is_dead()) {
+                space.set(region, State::Resting);
+            }
+            space.with(State::Resting).map(|id| self.region(id)).collect()
+        };
+        if dead.is_empty() {
+            return Ok(0);
+        }
+        if !self.disk.is_volatile() {
+            self.sync_all()?;
+        }
+        let mut freed = 0;
+        for region in dead {
+            // A reader that is still busy with the old bytes keeps the region resting until the next time.
+            if region.damaged.load(std::sync::atomic::Ordering::Acquire) || !region.arena.reset() {
+                continue;
+            }
+            let uid = lock(&self.space).uid(region.id);
+            region.set_header(region.arena.generation(), uid);
+            region.flush_log(&*self.disk)?;
+            let files = std::mem::take(&mut *lock(&region.files));
+            self.release_tombs(region.id, files)?;
+            lock(&self.space).set(region.id, State::Free);
+            freed += 1;
+        }
+        Ok(freed)
+    }
+
+    fn release_tombs(&self, region: RegionId, files: impl IntoIterator<Item = FileId>) -> Result<()> {
+        let mut batch = Batch::default();
+        let mut gone: Vec<(FileId, Stamp)> = Vec::new();
+        {
+            let mut tombs = lock(&self.tombs);
+            for file in files {
+                let stamps = tombs.release(file, region, &mut batch);
+                gone.extend(stamps.into_iter().map(|stamp| (file, stamp)));
+            }
+        }
+        for (file, stamp) in gone {
+            if let Some(state) = self.files.resident(file) {
+                lock(&state).index.drop_zeros(stamp);
+            }
+        }
+        if batch.is_empty() { Ok(()) } else { self.kv.commit(batch) }
+    }
+}

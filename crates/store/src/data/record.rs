@@ -1,0 +1,233 @@
+//! The records of a region's journal, byte by byte as in `docs/format.md`.
+
+use crc32c::{crc32c, crc32c_append};
+use forebay_model::{FileId, Incarnation, JobId, RegionId, Span, Stamp, Uid};
+use forebay_shm::SLOT;
+use zerocopy::little_endian::{U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
+
+const HEADER_MAGIC: [u8; 4] = *b"FBRG";
+const KIND_DATA: u32 = 1;
+const NOBODY: u32 = u32::MAX;
+
+/// The version of the whole store's format.
+pub(crate) const FORMAT: u32 = 1;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawHeader {
+    crc: U32,
+    magic: [u8; 4],
+    format: U32,
+    region: U32,
+    generation: U32,
+    uid: U32,
+    incarnation: U128,
+    size: U32,
+    slots: U32,
+    reserved: [u8; 16],
+}
+
+/// The first slot of a journal: which region this is, in which generation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header {
+    pub(super) region: RegionId,
+    pub(super) generation: u32,
+    /// The one user whose bytes this file ever held.
+    pub(super) uid: Option<Uid>,
+    pub(super) incarnation: Incarnation,
+    pub(super) size: u32,
+    pub(super) slots: u32,
+}
+
+/// Why a header cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum HeaderFault {
+    /// Not a header, or a damaged one.
+    Damaged,
+    /// A header of another version of the format.
+    Format(u32),
+}
+
+impl Header {
+    pub(super) fn encode(&self) -> [u8; SLOT] {
+        let mut raw = RawHeader {
+            crc: U32::ZERO,
+            magic: HEADER_MAGIC,
+            format: FORMAT.into(),
+            region: self.region.0.into(),
+            generation: self.generation.into(),
+            uid: self.uid.map_or(NOBODY, |uid| uid.0).into(),
+            incarnation: self.incarnation.0.into(),
+            size: self.size.into(),
+            slots: self.slots.into(),
+            reserved: [0; 16],
+        };
+        raw.crc = crc32c(&raw.as_bytes()[4..]).into();
+        transmute!(raw)
+    }
+
+    pub(super) fn decode(bytes: [u8; SLOT]) -> Result<Header, HeaderFault> {
+        let raw: RawHeader = transmute!(bytes);
+        if raw.magic != HEADER_MAGIC || raw.crc.get() != crc32c(&bytes[4..]) {
+            return Err(HeaderFault::Damaged);
+        }
+        if raw.format.get() != FORMAT {
+            return Err(HeaderFault::Format(raw.format.get()));
+        }
+        Ok(Header {
+            region: RegionId(raw.region.get()),
+            generation: raw.generation.get(),
+            uid: Some(raw.uid.get()).filter(|&uid| uid != NOBODY).map(Uid),
+            incarnation: Incarnation(raw.incarnation.get()),
+            size: raw.size.get(),
+            slots: raw.slots.get(),
+        })
+    }
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawRecord {
+    crc: U32,
+    generation: U32,
+    file: U64,
+    offset: U64,
+    len: U32,
+    position: U32,
+    stamp: U64,
+    job: U64,
+    uid: U32,
+    payload_crc: U32,
+    kind: U32,
+    reserved: [u8; 4],
+}
+
+/// The record that makes bytes in a region count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Record {
+    pub(super) generation: u32,
+    pub(super) file: FileId,
+    pub(super) span: Span,
+    /// Where in the region the bytes are.
+    pub(super) position: u32,
+    pub(super) stamp: Stamp,
+    pub(super) job: JobId,
+    pub(super) uid: Uid,
+    pub(super) payload_crc: u32,
+}
+
+/// What a slot of a journal holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Slot {
+    /// Nothing was ever written here.
+    Empty,
+    /// A whole record, of whichever generation.
+    Record(Record),
+    /// Something that is not a whole record.
+    Torn,
+}
+
+impl Record {
+    pub(super) fn len(&self) -> u32 {
+        self.span.len() as u32
+    }
+
+    pub(super) fn encode(&self, incarnation: Incarnation) -> [u8; SLOT] {
+        let mut raw = RawRecord {
+            crc: U32::ZERO,
+            generation: self.generation.into(),
+            file: self.file.0.into(),
+            offset: self.span.start.into(),
+            len: self.len().into(),
+            position: self.position.into(),
+            stamp: self.stamp.0.into(),
+            job: self.job.0.into(),
+            uid: self.uid.0.into(),
+            payload_crc: self.payload_crc.into(),
+            kind: KIND_DATA.into(),
+            reserved: [0; 4],
+        };
+        raw.crc = checksum(incarnation, &raw.as_bytes()[4..]).into();
+        transmute!(raw)
+    }
+
+    pub(super) fn decode(bytes: [u8; SLOT], incarnation: Incarnation) -> Slot {
+        if bytes == [0; SLOT] {
+            return Slot::Empty;
+        }
+        let raw: RawRecord = transmute!(bytes);
+        let span = Span::at(raw.offset.get(), u64::from(raw.len.get()));
+        let whole = raw.crc.get() == checksum(incarnation, &bytes[4..]) && raw.kind.get() == KIND_DATA;
+        match span.filter(|span| whole && !span.is_empty()) {
+            None => Slot::Torn,
+            Some(span) => Slot::Record(Record {
+                generation: raw.generation.get(),
+                file: FileId(raw.file.get()),
+                span,
+                position: raw.position.get(),
+                stamp: Stamp(raw.stamp.get()),
+                job: JobId(raw.job.get()),
+                uid: Uid(raw.uid.get()),
+                payload_crc: raw.payload_crc.get(),
+            }),
+        }
+    }
+}
+
+/// A record of another store never passes for one of ours.
+fn checksum(incarnation: Incarnation, bytes: &[u8]) -> u32 {
+    crc32c_append(crc32c(&incarnation.0.to_le_bytes()), bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: Incarnation = Incarnation(42);
+
+    fn record() -> Record {
+        Record {
+            generation: 3,
+            file: FileId(9),
+            span: Span::new(4096, 8192),
+            position: 512,
+            stamp: Stamp(77),
+            job: JobId(5),
+            uid: Uid(1000),
+            payload_crc: 0xdead_beef,
+        }
+    }
+
+    #[test]
+    fn a_record_survives_its_encoding_and_no_single_bit_can_change() {
+        let bytes = record().encode(OURS);
+        assert_eq!(Record::decode(bytes, OURS), Slot::Record(record()));
+        assert_eq!(Record::decode(bytes, Incarnation(43)), Slot::Torn);
+        assert_eq!(Record::decode([0; SLOT], OURS), Slot::Empty);
+        for bit in 0..SLOT * 8 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Record::decode(bad, OURS), Slot::Torn, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_header_survives_its_encoding_and_names_a_foreign_format() {
+        let header = Header {
+            region: RegionId(3),
+            generation: 8,
+            uid: None,
+            incarnation: OURS,
+            size: 1 << 20,
+            slots: 512,
+        };
+        let bytes = header.encode();
+        assert_eq!(Header::decode(bytes), Ok(header));
+        assert_eq!(Header::decode([0; SLOT]), Err(HeaderFault::Damaged));
+        let mut foreign: RawHeader = transmute!(bytes);
+        foreign.format = 9.into();
+        foreign.crc = crc32c(&foreign.as_bytes()[4..]).into();
+        assert_eq!(Header::decode(transmute!(foreign)), Err(HeaderFault::Format(9)));
+    }
+}

@@ -1,0 +1,184 @@
+//! Which region is in which state, and who fills which.
+//!
+//! ```text
+//! free → filling → sealed → resting → free
+//!                    └→ draining ┘
+//! ```
+//!
+//! A sealed region without live bytes *rests* until whatever replaced them is durable and its readers are gone.
+//! The cleaner *drains* mostly dead ones into its own lane. One free region is kept back for the cleaner.
+
+use super::region::Geometry;
+use forebay_model::{RegionId, Uid};
+use std::collections::HashMap;
+
+/// Free regions that only the cleaner may take.
+pub(super) const RESERVE: usize = 1;
+
+/// What a region is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    /// Empty.
+    Free,
+    /// Grants are made from it.
+    Filling,
+    /// Grants nothing more.
+    Sealed,
+    /// The cleaner is moving its live bytes elsewhere.
+    Draining,
+    /// Nothing in it is live; not yet to be used again.
+    Resting,
+}
+
+/// Who fills a region.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Lane {
+    /// Writers of a user, spread over a few regions.
+    Writer(Uid, u8),
+    /// The cleaner, for a user.
+    Cleaner(Uid),
+}
+
+impl Lane {
+    pub(super) fn uid(self) -> Uid {
+        match self {
+            Lane::Writer(uid, _) | Lane::Cleaner(uid) => uid,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    state: State,
+    /// The user whose bytes the file has held, if any.
+    uid: Option<Uid>,
+    next_slot: u32,
+}
+
+/// A free region chosen for a user.
+pub(super) struct Chosen {
+    pub(super) region: RegionId,
+    /// The file has held another user's bytes and must be made anew first.
+    pub(super) stained: bool,
+}
+
+/// The states of all regions.
+pub(super) struct Space {
+    geometry: Geometry,
+    entries: Vec<Entry>,
+    lanes: HashMap<Lane, RegionId>,
+    turn: u8,
+}
+
+impl Space {
+    /// All regions free.
+    pub(super) fn new(geometry: Geometry) -> Space {
+        let entry = Entry { state: State::Free, uid: None, next_slot: 0 };
+        Space { geometry, entries: vec![entry; geometry.regions as usize], lanes: HashMap::new(), turn: 0 }
+    }
+
+    /// How many regions one user's writers fill at once.
+    fn width(&self) -> u8 {
+        (self.geometry.regions / 16).clamp(1, 4) as u8
+    }
+
+    /// The next of a user's lanes.
+    pub(super) fn lane(&mut self, uid: Uid) -> Lane {
+        self.turn = (self.turn + 1) % self.width();
+        Lane::Writer(uid, self.turn)
+    }
+
+    pub(super) fn lanes(&self, uid: Uid) -> impl Iterator<Item = Lane> + use<> {
+        (0..self.width()).map(move |number| Lane::Writer(uid, number))
+    }
+
+    /// The region that a lane fills.
+    pub(super) fn filling(&self, lane: Lane) -> Option<RegionId> {
+        self.lanes.get(&lane).copied()
+    }
+
+    /// A journal slot of a region, if one is left.
+    pub(super) fn slot(&mut self, region: RegionId) -> Option<u32> {
+        let entry = &mut self.entries[region.0 as usize];
+        let slot = entry.next_slot;
+        (slot < self.geometry.slots).then(|| {
+            entry.next_slot += 1;
+            slot
+        })
+    }
+
+    /// Chooses a free region for a lane: one of the same user's, or a fresh one, or (stained) another user's.
+    pub(super) fn choose(&self, lane: Lane) -> Option<Chosen> {
+        let keep = if matches!(lane, Lane::Cleaner(_)) { 0 } else { RESERVE };
+        if self.count(State::Free) <= keep {
+            return None;
+        }
+        let free = || self.with(State::Free);
+        let own = free().find(|&id| self.uid(id) == Some(lane.uid()));
+        let fresh = || free().find(|&id| self.uid(id).is_none());
+        let stained = own.is_none() && fresh().is_none();
+        let region = own.or_else(fresh).or_else(|| free().next())?;
+        Some(Chosen { region, stained })
+    }
+
+    /// Starts to fill a free region.
+    pub(super) fn fill(&mut self, lane: Lane, region: RegionId) {
+        assert_eq!(self.state(region), State::Free);
+        self.entries[region.0 as usize] =
+            Entry { state: State::Filling, uid: Some(lane.uid()), next_slot: 0 };
+        let before = self.lanes.insert(lane, region);
+        assert!(before.is_none(), "{lane:?} fills two regions");
+    }
+
+    /// Stops filling.
+    pub(super) fn seal(&mut self, lane: Lane) {
+        if let Some(region) = self.lanes.remove(&lane) {
+            self.set(region, State::Sealed);
+        }
+    }
+
+    /// Stops filling anything.
+    pub(super) fn seal_all(&mut self) {
+        for region in std::mem::take(&mut self.lanes).into_values() {
+            self.set(region, State::Sealed);
+        }
+    }
+
+    /// Takes over a region that recovery found in use: it goes on being filled if it can, up to a lane each.
+    pub(super) fn adopt(&mut self, region: RegionId, uid: Uid, used_slots: u32, room: bool) {
+        self.entries[region.0 as usize] =
+            Entry { state: State::Sealed, uid: Some(uid), next_slot: used_slots };
+        let vacant = self.lanes(uid).find(|lane| !self.lanes.contains_key(lane));
+        if let Some(lane) = vacant.filter(|_| room && used_slots < self.geometry.slots) {
+            self.set(region, State::Filling);
+            self.lanes.insert(lane, region);
+        }
+    }
+
+    /// Whose bytes a free region's file has held, as recovery found it.
+    pub(super) fn stain(&mut self, region: RegionId, uid: Option<Uid>) {
+        self.entries[region.0 as usize].uid = uid;
+    }
+
+    pub(super) fn set(&mut self, region: RegionId, state: State) {
+        self.entries[region.0 as usize].state = state;
+    }
+
+    pub(super) fn state(&self, region: RegionId) -> State {
+        self.entries[region.0 as usize].state
+    }
+
+    pub(super) fn uid(&self, region: RegionId) -> Option<Uid> {
+        self.entries[region.0 as usize].uid
+    }
+
+    pub(super) fn with(&self, state: State) -> impl Iterator<Item = RegionId> + '_ {
+        let fits =
+            move |(number, entry): (usize, &Entry)| (entry.state == state).then_some(RegionId(number as u32));
+        self.entries.iter().enumerate().filter_map(fits)
+    }
+
+    pub(super) fn count(&self, state: State) -> usize {
+        self.with(state).count()
+    }
+}

@@ -1,0 +1,64 @@
+//! The files that have something in memory.
+
+use super::file::{File, FileState};
+use super::lock;
+use forebay_model::{FileId, Result};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+const SHARDS: usize = 64;
+
+/// File states by id, spread over locks of their own.
+pub(super) struct Table {
+    shards: Vec<Mutex<HashMap<FileId, FileState>>>,
+}
+
+impl Table {
+    pub(super) fn new() -> Table {
+        Table { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    fn shard(&self, id: FileId) -> &Mutex<HashMap<FileId, FileState>> {
+        &self.shards[(id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % SHARDS]
+    }
+
+    /// The state of a file, loaded if need be.
+    pub(super) fn get(&self, id: FileId, load: impl FnOnce() -> Result<File>) -> Result<FileState> {
+        let mut shard = lock(self.shard(id));
+        if let Some(state) = shard.get(&id) {
+            return Ok(Arc::clone(state));
+        }
+        let state = Arc::new(Mutex::new(load()?));
+        shard.insert(id, Arc::clone(&state));
+        Ok(state)
+    }
+
+    /// The state of a file if it is in memory.
+    pub(super) fn resident(&self, id: FileId) -> Option<FileState> {
+        lock(self.shard(id)).get(&id).cloned()
+    }
+
+    /// Lets go of a deleted file.
+    pub(super) fn forget(&self, id: FileId) {
+        lock(self.shard(id)).remove(&id);
+    }
+
+    /// Lets go of a file that has no bytes here, if nobody is using it.
+    pub(super) fn evict(&self, id: FileId) {
+        let mut shard = lock(self.shard(id));
+        let idle = |state: &FileState| {
+            Arc::strong_count(state) == 1 && {
+                let file = lock(state);
+                file.index.is_empty() && !file.unsettled
+            }
+        };
+        if shard.get(&id).is_some_and(idle) {
+            shard.remove(&id);
+        }
+    }
+
+    /// All files in memory.
+    pub(super) fn ids(&self) -> Vec<FileId> {
+        self.shards.iter().flat_map(|shard| lock(shard).keys().copied().collect::<Vec<_>>()).collect()
+    }
+}

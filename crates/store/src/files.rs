@@ -1,0 +1,143 @@
+//! The directory of a store: its lock, and the place of its regions.
+
+use forebay_model::{Error, ErrorKind, Incarnation, Result};
+use rustix::fs::{FlockOperation, flock, statfs};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::ffi::CString;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+const TMPFS: u64 = 0x0102_1994;
+
+/// What holds the regions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Medium {
+    /// Memory: a tmpfs of the store's own where that is allowed. Lost with the machine.
+    Memory,
+    /// The file system of the store's directory.
+    Disk,
+}
+
+/// An error of the store itself.
+pub(crate) fn bad(text: String) -> Error {
+    Error::new(ErrorKind::BadStore, text)
+}
+
+/// An error of the file system under the store.
+pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
+    let (kind, hint) = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            (ErrorKind::NoSpace, ": free space there")
+        }
+        io::ErrorKind::PermissionDenied => (ErrorKind::BadStore, ": run as the owner of the store"),
+        io::ErrorKind::ReadOnlyFilesystem => {
+            (ErrorKind::BadStore, ": choose a directory that can be written")
+        }
+        io::ErrorKind::NotFound => (ErrorKind::BadStore, ": check the path"),
+        _ => (ErrorKind::Io, ""),
+    };
+    Error::new(kind, format!("cannot {what} {}: {error}{hint}", path.display()))
+}
+
+/// Makes a private directory if it is not there.
+pub(crate) fn make_dir(dir: &Path) -> Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|error| failed("make", dir, &error))
+}
+
+/// Locks a store's directory for as long as the returned file lives.
+pub(crate) fn lock_dir(dir: &Path) -> Result<File> {
+    let path = dir.join("lock");
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let mut file = open.map_err(|error| failed("open", &path, &error))?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut holder = String::new();
+        // Only for the message.
+        let _ = file.read_to_string(&mut holder);
+        let holder = holder.trim();
+        return Err(bad(format!(
+            "the store {} is in use by process {holder}: stop that server first (\"forebay down\")",
+            dir.display()
+        )));
+    }
+    let note = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+    note.map_err(|error| failed("write", &path, &error))?;
+    Ok(file)
+}
+
+/// Where the regions of a store are.
+pub(crate) fn regions_dir(dir: &Path) -> PathBuf {
+    dir.join("regions")
+}
+
+/// Whether a path is on a file system that lives in memory.
+pub(crate) fn is_in_memory(path: &Path) -> bool {
+    statfs(path).is_ok_and(|facts| facts.f_type as u64 == TMPFS)
+}
+
+/// Makes an empty place for regions: on the store's own disk, or in memory by the best means we may use.
+pub(crate) fn make_regions_dir(
+    dir: &Path,
+    medium: Medium,
+    incarnation: Incarnation,
+    bytes: u64,
+) -> Result<()> {
+    let regions = regions_dir(dir);
+    if medium == Medium::Disk || is_in_memory(dir) {
+        return make_dir(&regions);
+    }
+    if rustix::process::geteuid().is_root() {
+        make_dir(&regions)?;
+        let size = bytes + bytes / 64 + (1 << 20);
+        return mount_tmpfs(&regions, size);
+    }
+    let elsewhere = PathBuf::from(format!("/dev/shm/forebay-{incarnation}"));
+    make_dir(&elsewhere)?;
+    symlink(&elsewhere, &regions).map_err(|error| failed("link", &regions, &error))
+}
+
+fn mount_tmpfs(at: &Path, size: u64) -> Result<()> {
+    let mount_with = |options: String| {
+        let options = CString::new(options).expect("options have no zero byte");
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        mount("forebay", at, "tmpfs", flags, options.as_c_str())
+    };
+    let plain = format!("size={size},mode=0700");
+    // Kernels without huge pages in tmpfs refuse the option; small pages serve as well, only slower.
+    let mounted = mount_with(format!("{plain},huge=within_size")).or_else(|_| mount_with(plain));
+    mounted.map_err(|error| failed("mount memory at", at, &error.into()))
+}
+
+/// Says what holds the regions: `tmpfs, huge pages`, `tmpfs` or `disk`.
+pub(crate) fn describe_medium(dir: &Path) -> String {
+    let regions = regions_dir(dir);
+    if !is_in_memory(&regions) {
+        return "disk".to_owned();
+    }
+    let huge = std::fs::canonicalize(&regions)
+        .ok()
+        .zip(std::fs::read_to_string("/proc/mounts").ok())
+        .is_some_and(|(path, mounts)| {
+            let place = path.to_string_lossy().into_owned();
+            mounts.lines().any(|line| line.split(' ').nth(1) == Some(&place) && line.contains("huge="))
+        });
+    if huge { "tmpfs, huge pages".to_owned() } else { "tmpfs".to_owned() }
+}
+
+/// Removes the place of the regions with everything in it.
+pub(crate) fn remove_regions_dir(dir: &Path) -> Result<()> {
+    let regions = regions_dir(dir);
+    let gone = |result: io::Result<()>, path: &Path| match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, &error)),
+        _ => Ok(()),
+    };
+    if let Ok(elsewhere) = std::fs::read_link(&regions) {
+        gone(std::fs::remove_dir_all(&elsewhere), &elsewhere)?;
+        return gone(std::fs::remove_file(&regions), &regions);
+    }
+    // Not a mount point unless the store is in memory and we were root.
+    let _ = unmount(&regions, UnmountFlags::empty());
+    gone(std::fs::remove_dir_all(&regions), &regions)
+}

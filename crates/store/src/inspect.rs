@@ -1,0 +1,78 @@
+//! A look at a store's files from outside, without opening or changing it.
+
+use crate::data::{RecordView, read_journal};
+use crate::files::{describe_medium, failed, regions_dir};
+use crate::superblock::Superblock;
+use forebay_model::{Incarnation, RegionId, Result, ServerId, Uid};
+use serde::Serialize;
+use std::path::Path;
+
+/// What a store's files say.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Inspection {
+    /// The server it belongs to.
+    pub server: ServerId,
+    /// Which life of the store this is.
+    pub incarnation: Incarnation,
+    /// When it was made, in seconds since the Unix epoch.
+    pub made: u64,
+    /// Whether it was closed in order.
+    pub clean: bool,
+    /// What holds the regions.
+    pub medium: String,
+    /// Bytes in a region.
+    pub region_size: u32,
+    /// Records in a region's journal.
+    pub slots: u32,
+    /// The regions.
+    pub regions: Vec<RegionView>,
+}
+
+/// What one region's journal says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct RegionView {
+    /// Which region.
+    pub region: RegionId,
+    /// Its generation; absent if the header is damaged.
+    pub generation: Option<u32>,
+    /// The user whose bytes it holds.
+    pub uid: Option<Uid>,
+    /// Records of the present generation.
+    pub records: Vec<RecordView>,
+    /// Slots with an older generation's record.
+    pub stale: u32,
+    /// Slots that hold no whole record.
+    pub torn: u32,
+    /// What is wrong with it.
+    pub fault: Option<String>,
+}
+
+/// Reads the head and all journals of the store in a directory. A server may be using it at the same time.
+pub fn inspect(dir: &Path) -> Result<Inspection> {
+    let superblock = Superblock::read(dir)?;
+    let regions = (0..superblock.geometry.regions).map(|number| {
+        let path = regions_dir(dir).join(format!("r{number:05}.log"));
+        match std::fs::read(&path) {
+            Ok(bytes) => read_journal(RegionId(number), &bytes, superblock.incarnation),
+            Err(error) => RegionView {
+                region: RegionId(number),
+                generation: None,
+                uid: None,
+                records: Vec::new(),
+                stale: 0,
+                torn: 0,
+                fault: Some(failed("read", &path, &error).to_string()),
+            },
+        }
+    });
+    Ok(Inspection {
+        server: superblock.server,
+        incarnation: superblock.incarnation,
+        made: superblock.made,
+        clean: superblock.clean,
+        medium: describe_medium(dir),
+        region_size: superblock.geometry.size,
+        slots: superblock.geometry.slots,
+        regions: regions.collect(),
+    })
+}

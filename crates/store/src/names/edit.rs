@@ -1,0 +1,98 @@
+//! One change of the namespace: inodes are read, changed in memory, and written together.
+
+use super::key::{self, Target};
+use super::{Inode, Names, no_file};
+use crate::meta::Batch;
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+/// A change in the making. Whoever makes it holds the locks of all it touches.
+pub(super) struct Edit<'a> {
+    names: &'a Names,
+    inodes: BTreeMap<FileId, Inode>,
+    batch: Batch,
+    made: u64,
+    gone: u64,
+}
+
+impl<'a> Edit<'a> {
+    pub(super) fn new(names: &'a Names) -> Edit<'a> {
+        Edit { names, inodes: BTreeMap::new(), batch: Batch::default(), made: 0, gone: 0 }
+    }
+
+    /// An inode, to be read or changed; whatever is changed is written by [`Edit::commit`].
+    pub(super) fn inode(&mut self, id: FileId) -> Result<&mut Inode> {
+        if !self.inodes.contains_key(&id) {
+            let inode = self.names.find_inode(id)?.ok_or_else(|| no_file(id))?;
+            self.inodes.insert(id, inode);
+        }
+        Ok(self.inodes.get_mut(&id).expect("it was just put there"))
+    }
+
+    pub(super) fn directory(&mut self, id: FileId) -> Result<&mut Inode> {
+        let inode = self.inode(id)?;
+        if inode.kind() != FileKind::Directory {
+            return Err(Error::new(ErrorKind::NotDirectory, format!("file {id} is not a directory")));
+        }
+        Ok(inode)
+    }
+
+    /// Adds a new inode.
+    pub(super) fn make(&mut self, id: FileId, inode: Inode) {
+        self.inodes.insert(id, inode);
+        self.made += 1;
+    }
+
+    pub(super) fn put_entry(&mut self, dir: FileId, name: &Name, target: Target) {
+        self.batch.put(key::entry(dir, name), target.encode());
+    }
+
+    pub(super) fn remove_entry(&mut self, dir: FileId, name: &Name) {
+        self.batch.remove(key::entry(dir, name));
+    }
+
+    /// Notes that a file has no name left.
+    pub(super) fn orphan(&mut self, id: FileId) {
+        self.batch.put(key::orphan(id), []);
+    }
+
+    /// Removes everything about a file.
+    pub(super) fn erase(&mut self, id: FileId) -> Result<()> {
+        self.inodes.remove(&id);
+        self.batch.remove(key::inode(id));
+        self.batch.remove(key::orphan(id));
+        let batch = &mut self.batch;
+        self.names.kv.scan(&key::xattrs(id), &[], &mut |key, _| {
+            batch.remove(key);
+            ControlFlow::Continue(())
+        })?;
+        self.gone += 1;
+        Ok(())
+    }
+
+    pub(super) fn put(&mut self, key: Vec<u8>, value: &[u8]) {
+        self.batch.put(key, value);
+    }
+
+    pub(super) fn remove(&mut self, key: Vec<u8>) {
+        self.batch.remove(key);
+    }
+
+    /// Makes the change; all of it or nothing.
+    pub(super) fn commit(self) -> Result<()> {
+        let (names, made, gone) = (self.names, self.made, self.gone);
+        names.kv.commit(self.into_batch())?;
+        names.count.fetch_add(made, Ordering::Relaxed);
+        names.count.fetch_sub(gone, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn into_batch(mut self) -> Batch {
+        for (id, inode) in &self.inodes {
+            self.batch.put(key::inode(*id), inode.encode());
+        }
+        self.batch
+    }
+}

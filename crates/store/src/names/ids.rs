@@ -1,0 +1,94 @@
+//! Ids that are never given twice, not even across crashes.
+
+use super::{damaged, key};
+use crate::meta::{Batch, Kv};
+use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
+use std::sync::{Mutex, PoisonError};
+
+const VERSION: u8 = 1;
+/// How many ids are taken from the store at a time; a restart wastes those that were not used.
+const CHUNK: u64 = 1 << 16;
+/// Ids of a server are below this.
+const END: u64 = 1 << 48;
+/// Counting starts behind the root directory's id.
+const FIRST: u64 = 2;
+
+/// The high-water mark of ids: everything from `next` on was never handed out.
+#[derive(Clone, Copy)]
+pub(super) struct Mark {
+    pub(super) server: ServerId,
+    pub(super) next: u64,
+}
+
+impl Mark {
+    pub(super) fn first(server: ServerId) -> Mark {
+        Mark { server, next: FIRST }
+    }
+
+    pub(super) fn encode(self) -> Vec<u8> {
+        let mut value = vec![VERSION];
+        value.extend(self.server.0.to_be_bytes());
+        value.extend(self.next.to_be_bytes());
+        value
+    }
+
+    pub(super) fn load(kv: &dyn Kv) -> Result<Mark> {
+        let none = "the store holds no namespace: make one with \"forebay up\" in an empty directory";
+        let value = kv.get(&key::ids())?.ok_or_else(|| Error::new(ErrorKind::BadStore, none))?;
+        let parts = match value.as_slice() {
+            [VERSION, high, low, next @ ..] => next.try_into().ok().map(|next| (*high, *low, next)),
+            _ => None,
+        };
+        let (high, low, next) = parts.ok_or_else(|| damaged("the mark of used ids cannot be read"))?;
+        let mark = Mark { server: ServerId(u16::from_be_bytes([high, low])), next: u64::from_be_bytes(next) };
+        if (FIRST..=END).contains(&mark.next) {
+            Ok(mark)
+        } else {
+            Err(damaged("the mark of used ids is absurd"))
+        }
+    }
+}
+
+/// Hands out ids.
+pub(super) struct Ids {
+    server: ServerId,
+    free: Mutex<Free>,
+}
+
+struct Free {
+    next: u64,
+    end: u64,
+}
+
+impl Ids {
+    pub(super) fn open(kv: &dyn Kv, server: ServerId) -> Result<Ids> {
+        let mark = Mark::load(kv)?;
+        if mark.server != server {
+            let text = format!("the store belongs to server {}, not to server {server}", mark.server);
+            return Err(Error::new(ErrorKind::BadStore, text));
+        }
+        Ok(Ids { server, free: Mutex::new(Free { next: mark.next, end: mark.next }) })
+    }
+
+    pub(super) fn next(&self, kv: &dyn Kv) -> Result<FileId> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.next == free.end {
+            let end = (free.end + CHUNK).min(END);
+            if free.next == end {
+                return Err(Error::new(
+                    ErrorKind::NoSpace,
+                    format!("server {} has used all its ids", self.server),
+                ));
+            }
+            let mut batch = Batch::default();
+            batch.put(key::ids(), Mark { server: self.server, next: end }.encode());
+            kv.commit(batch)?;
+            // Bytes in regions carry ids too, and may outlive this mark in a crash of the machine unless it is
+            // durable first: an id given twice would bring them back to life in another file.
+            kv.sync()?;
+            free.end = end;
+        }
+        free.next += 1;
+        Ok(FileId::made_by(self.server, free.next - 1))
+    }
+}

@@ -1,0 +1,210 @@
+//! Inodes: everything about a file but its names' text, its size and its bytes.
+
+use super::damaged;
+use forebay_model::{Attr, FileId, FileKind, Gid, Incarnation, Layout, Result, Stamp, Time, Uid};
+use serde::{Deserialize, Serialize};
+
+/// Most names that one file can have.
+pub const MAX_LINKS: usize = 1024;
+
+const VERSION: u8 = 1;
+/// What `stat` says of a directory's length: entries are not counted.
+const DIRECTORY_SIZE: u64 = 4096;
+
+/// A file, directory or symbolic link, in the order in which postcard writes it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Inode {
+    /// Permission bits with set-id and sticky, `0o7777`.
+    pub mode: u16,
+    /// Its owner.
+    pub uid: Uid,
+    /// Its group.
+    pub gid: Gid,
+    /// The directories that hold its names, once for each name. A directory has exactly one; the root is its own.
+    pub parents: Vec<FileId>,
+    /// When it was made, or what was set since.
+    pub atime: Time,
+    /// Last change that this room knows of; the data may know a later one.
+    pub mtime: Time,
+    /// Last change of the inode.
+    pub ctime: Time,
+    /// When `mtime` was last set explicitly: writes before that do not count.
+    pub mtime_set: Stamp,
+    /// What only its kind has.
+    pub body: Body,
+}
+
+/// What only one kind of file has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Body {
+    /// A regular file.
+    File {
+        /// Which servers hold its bytes.
+        layout: Layout,
+        /// Which lives of their stores.
+        incarnations: Vec<Incarnation>,
+    },
+    /// A directory.
+    Directory {
+        /// How many directories it holds.
+        subdirs: u32,
+        /// Grows whenever mode, owner, group or parent change, so that copies elsewhere can be told apart.
+        epoch: u64,
+    },
+    /// A symbolic link.
+    Symlink {
+        /// What it says.
+        target: Vec<u8>,
+    },
+}
+
+/// What the data knows about a file.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Facts {
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its last write, truncation or punch.
+    pub touched: Option<Stamp>,
+    /// Bytes of it that the buffer holds.
+    pub buffered: u64,
+}
+
+impl Inode {
+    pub(super) fn new(body: Body, parent: FileId, mode: u16, (uid, gid): (Uid, Gid), now: Stamp) -> Inode {
+        let time = Time::from(now);
+        Inode {
+            mode,
+            uid,
+            gid,
+            parents: vec![parent],
+            atime: time,
+            mtime: time,
+            ctime: time,
+            mtime_set: now,
+            body,
+        }
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(&self) -> FileKind {
+        match self.body {
+            Body::File { .. } => FileKind::File,
+            Body::Directory { .. } => FileKind::Directory,
+            Body::Symlink { .. } => FileKind::Symlink,
+        }
+    }
+
+    /// How many names it has; for a directory, 2 and one for each directory in it.
+    #[must_use]
+    pub fn links(&self) -> u32 {
+        match self.body {
+            Body::Directory { subdirs, .. } => subdirs.saturating_add(2),
+            // At most MAX_LINKS.
+            _ => self.parents.len() as u32,
+        }
+    }
+
+    /// The directory that holds it, unless it has no name left; of a file with many names, one of them.
+    #[must_use]
+    pub fn parent(&self) -> Option<FileId> {
+        self.parents.first().copied()
+    }
+
+    /// What `stat` shows.
+    #[must_use]
+    pub fn attr(&self, id: FileId, facts: &Facts) -> Attr {
+        let written = facts.touched.filter(|&touched| touched > self.mtime_set).map(Time::from);
+        Attr {
+            id,
+            kind: self.kind(),
+            mode: self.mode,
+            links: self.links(),
+            uid: self.uid,
+            gid: self.gid,
+            size: match &self.body {
+                Body::File { .. } => facts.size,
+                Body::Directory { .. } => DIRECTORY_SIZE,
+                Body::Symlink { target } => target.len() as u64,
+            },
+            buffered: facts.buffered,
+            atime: self.atime,
+            mtime: written.unwrap_or(self.mtime),
+            ctime: self.ctime.max(facts.touched.map(Time::from).unwrap_or(self.ctime)),
+        }
+    }
+
+    /// Notes that an entry of this directory changed.
+    pub(super) fn entries_changed(&mut self, now: Stamp) {
+        self.mtime = Time::from(now);
+        self.mtime_set = now;
+        self.changed(now);
+    }
+
+    /// Notes that the inode changed.
+    pub(super) fn changed(&mut self, now: Stamp) {
+        self.ctime = Time::from(now);
+    }
+
+    /// Notes a change that copies of a directory elsewhere have to learn of.
+    pub(super) fn new_epoch(&mut self) {
+        if let Body::Directory { epoch, .. } = &mut self.body {
+            *epoch += 1;
+        }
+    }
+
+    /// Adds a directory to those that this one holds, or takes one away.
+    pub(super) fn count_subdir(&mut self, id: FileId, by: i32) -> Result<()> {
+        let Body::Directory { subdirs, .. } = &mut self.body else {
+            return Err(damaged(format!("file {id} holds a directory but is none")));
+        };
+        *subdirs = subdirs
+            .checked_add_signed(by)
+            .ok_or_else(|| damaged(format!("directory {id} miscounts the directories in it")))?;
+        Ok(())
+    }
+
+    /// Takes away one name in `dir`.
+    pub(super) fn leave(&mut self, id: FileId, dir: FileId) -> Result<()> {
+        let Some(index) = self.parents.iter().position(|&parent| parent == dir) else {
+            return Err(damaged(format!("file {id} does not know of its name in directory {dir}")));
+        };
+        self.parents.swap_remove(index);
+        Ok(())
+    }
+
+    pub(super) fn noun(&self) -> &'static str {
+        match self.kind() {
+            FileKind::File => "file",
+            FileKind::Directory => "directory",
+            FileKind::Symlink => "symbolic link",
+        }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        postcard::to_extend(self, vec![VERSION]).expect("an inode can always be written to memory")
+    }
+
+    pub(super) fn decode(id: FileId, bytes: &[u8]) -> Result<Inode> {
+        let inode = match bytes {
+            [VERSION, rest @ ..] => match postcard::take_from_bytes::<Inode>(rest) {
+                Ok((inode, [])) => Some(inode),
+                _ => None,
+            },
+            _ => None,
+        };
+        match inode {
+            Some(inode) if inode.is_sane() => Ok(inode),
+            _ => Err(damaged(format!("inode {id} cannot be read"))),
+        }
+    }
+
+    fn is_sane(&self) -> bool {
+        let names = match self.body {
+            Body::Directory { .. } => self.parents.len() == 1,
+            _ => self.parents.len() <= MAX_LINKS,
+        };
+        let times = [self.atime, self.mtime, self.ctime];
+        names && self.mode <= 0o7777 && times.iter().all(|time| time.nanos < 1_000_000_000)
+    }
+}

@@ -1,0 +1,117 @@
+//! Keys of the namespace, and the value of an entry.
+
+use super::damaged;
+use forebay_model::{FileId, FileKind, Name, Result};
+use xxhash_rust::xxh3::xxh3_64;
+
+pub(super) const INODES: &[u8] = b"i";
+pub(super) const ENTRIES: &[u8] = b"e";
+pub(super) const XATTRS: &[u8] = b"x";
+pub(super) const ORPHANS: &[u8] = b"o";
+const VERSION: u8 = 1;
+const ID: usize = 8;
+
+pub(super) fn ids() -> Vec<u8> {
+    b"n".to_vec()
+}
+
+pub(super) fn inode(id: FileId) -> Vec<u8> {
+    join(INODES, id)
+}
+
+pub(super) fn orphan(id: FileId) -> Vec<u8> {
+    join(ORPHANS, id)
+}
+
+/// The prefix of all entries of a directory.
+pub(super) fn entries(dir: FileId) -> Vec<u8> {
+    join(ENTRIES, dir)
+}
+
+/// The first key of the entries with this cookie or a later one.
+pub(super) fn entries_from(dir: FileId, cookie: u64) -> Vec<u8> {
+    let mut key = entries(dir);
+    key.extend(cookie.to_be_bytes());
+    key
+}
+
+pub(super) fn entry(dir: FileId, name: &Name) -> Vec<u8> {
+    let mut key = entries_from(dir, cookie(name));
+    key.extend(name.as_bytes());
+    key
+}
+
+/// The prefix of all extended attributes of a file.
+pub(super) fn xattrs(file: FileId) -> Vec<u8> {
+    join(XATTRS, file)
+}
+
+pub(super) fn xattr(file: FileId, name: &Name) -> Vec<u8> {
+    let mut key = xattrs(file);
+    key.extend(name.as_bytes());
+    key
+}
+
+/// The place of a name in its directory: 1 to 2^63 − 1, so that it fits a file offset and 0 is before all.
+pub(super) fn cookie(name: &Name) -> u64 {
+    (xxh3_64(name.as_bytes()) >> 1).max(1)
+}
+
+/// The file of a key that holds one behind its letter, and what follows.
+pub(super) fn split_id(key: &[u8]) -> Option<(FileId, &[u8])> {
+    let (id, rest) = key.get(1..)?.split_first_chunk::<ID>()?;
+    Some((FileId(u64::from_be_bytes(*id)), rest))
+}
+
+/// The directory, cookie and name of an entry's key.
+pub(super) fn split_entry(key: &[u8]) -> Result<(FileId, u64, Name)> {
+    let parts = split_id(key).and_then(|(dir, rest)| {
+        let (hash, name) = rest.split_first_chunk::<8>()?;
+        let name = Name::new(name).ok()?;
+        let found = u64::from_be_bytes(*hash);
+        (found == cookie(&name)).then_some((dir, found, name))
+    });
+    parts.ok_or_else(|| damaged(format!("\"{}\" is not the key of an entry", key.escape_ascii())))
+}
+
+/// What an entry leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Target {
+    pub(super) file: FileId,
+    pub(super) kind: FileKind,
+}
+
+impl Target {
+    pub(super) fn encode(self) -> Vec<u8> {
+        let kind = match self.kind {
+            FileKind::File => 0,
+            FileKind::Directory => 1,
+            FileKind::Symlink => 2,
+        };
+        let mut value = vec![VERSION, kind];
+        value.extend(self.file.0.to_be_bytes());
+        value
+    }
+
+    pub(super) fn decode(dir: FileId, name: &Name, value: &[u8]) -> Result<Target> {
+        let parts = match value {
+            [VERSION, kind @ 0..=2, id @ ..] => id.try_into().ok().map(|id| (*kind, u64::from_be_bytes(id))),
+            _ => None,
+        };
+        let (kind, id) =
+            parts.ok_or_else(|| damaged(format!("entry {name:?} of directory {dir} cannot be read")))?;
+        let kind = match kind {
+            0 => FileKind::File,
+            1 => FileKind::Directory,
+            _ => FileKind::Symlink,
+        };
+        Ok(Target { file: FileId(id), kind })
+    }
+}
+
+fn join(letter: &[u8], id: FileId) -> Vec<u8> {
+    let mut key = Vec::with_capacity(1 + ID + 8 + 32);
+    key.extend(letter);
+    key.extend(id.0.to_be_bytes());
+    key
+}

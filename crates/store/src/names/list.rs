@@ -1,0 +1,70 @@
+//! Listing directories.
+
+use super::key::{self, Target};
+use super::{Names, demand};
+use forebay_model::{Access, FileId, FileKind, Identity, Name, Result};
+use std::ops::ControlFlow;
+
+/// Most entries in one answer, but for names whose hashes collide.
+pub const MAX_LISTED: usize = 65_536;
+
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Its name.
+    pub name: Name,
+    /// The file it leads to.
+    pub file: FileId,
+    /// What that is.
+    pub kind: FileKind,
+    /// Its place in the directory; listing goes on behind it.
+    pub cookie: u64,
+}
+
+impl Names {
+    /// About `limit` entries behind a cookie (0 for the beginning), and where to go on unless that was all.
+    ///
+    /// Entries that are there all the time between the first call and the last are listed once.
+    pub fn read_dir(
+        &self,
+        who: &Identity,
+        dir: FileId,
+        cookie: u64,
+        limit: usize,
+    ) -> Result<(Vec<Entry>, Option<u64>)> {
+        let inode = self.directory(dir)?;
+        demand(who, dir, &inode, Access::READ)?;
+        let limit = limit.clamp(1, MAX_LISTED);
+        let mut entries: Vec<Entry> = Vec::new();
+        let (mut more, mut bad) = (false, None);
+        let Some(from) = cookie.checked_add(1) else { return Ok((entries, None)) };
+        self.kv.scan(&key::entries(dir), &key::entries_from(dir, from), &mut |key, value| {
+            match read_entry(key, value) {
+                // Names with one hash stay together: a cookie cannot tell them apart.
+                Ok(entry)
+                    if entries.len() >= limit
+                        && entries.last().is_some_and(|last| last.cookie != entry.cookie) =>
+                {
+                    more = true;
+                    ControlFlow::Break(())
+                }
+                Ok(entry) => {
+                    entries.push(entry);
+                    ControlFlow::Continue(())
+                }
+                Err(error) => {
+                    bad = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        let next = if more { entries.last().map(|last| last.cookie) } else { None };
+        bad.map_or(Ok((entries, next)), Err)
+    }
+}
+
+fn read_entry(key: &[u8], value: &[u8]) -> Result<Entry> {
+    let (dir, cookie, name) = key::split_entry(key)?;
+    let Target { file, kind } = Target::decode(dir, &name, value)?;
+    Ok(Entry { name, file, kind, cookie })
+}

@@ -1,0 +1,35 @@
+//! Striped locks.
+
+use forebay_model::FileId;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const STRIPES: u64 = 1024;
+
+/// One lock for many ids; unrelated ids rarely share one.
+pub(super) struct Locks {
+    stripes: Vec<Mutex<()>>,
+}
+
+/// Stripes that are held.
+pub(super) struct Held<'a> {
+    _stripes: Vec<MutexGuard<'a, ()>>,
+}
+
+impl Default for Locks {
+    fn default() -> Locks {
+        Locks { stripes: (0..STRIPES).map(|_| Mutex::new(())).collect() }
+    }
+}
+
+impl Locks {
+    /// Takes the stripes of these ids. Always all at once and in order: two callers never wait for each other.
+    pub(super) fn hold(&self, ids: &[FileId]) -> Held<'_> {
+        // Ids count up, so neighbours fall on different stripes.
+        let mut wanted: Vec<_> = ids.iter().map(|id| (id.0 % STRIPES) as usize).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        // The locks guard records in the store, which change in whole batches: a panic leaves nothing half done.
+        let lock = |stripe: usize| self.stripes[stripe].lock().unwrap_or_else(PoisonError::into_inner);
+        Held { _stripes: wanted.into_iter().map(lock).collect() }
+    }
+}

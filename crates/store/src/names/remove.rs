@@ -1,0 +1,179 @@
+//! Removing names, and files that have none left.
+
+use super::edit::Edit;
+use super::key::{self, Target};
+use super::{Inode, MAX_TRIES, Names, STICKY, contended, damaged, demand, is_owner, no_entry};
+use crate::meta::Batch;
+use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, Name, Result, Stamp};
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+/// A file that lost a name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unlinked {
+    /// Which file.
+    pub file: FileId,
+    /// Its inode, as it is now; of something that is gone, as it was last.
+    pub inode: Inode,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// What becomes of a file that loses a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It has other names.
+    Named,
+    /// That was the last name of a file with bytes: it stays until [`Names::bury`], since it may be open.
+    Orphaned,
+    /// Nothing is left of it: a directory, or a symbolic link.
+    Gone,
+}
+
+impl Names {
+    /// Removes a name of something that is not a directory.
+    pub fn unlink(&self, who: &Identity, dir: FileId, name: &Name, now: Stamp) -> Result<Unlinked> {
+        self.remove(who, dir, name, now, false)
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, who: &Identity, dir: FileId, name: &Name, now: Stamp) -> Result<Unlinked> {
+        self.remove(who, dir, name, now, true)
+    }
+
+    /// Files without a name that were not buried yet.
+    pub fn orphans(&self) -> Result<Vec<FileId>> {
+        let (mut orphans, mut bad) = (Vec::new(), None);
+        self.kv.scan(key::ORPHANS, &[], &mut |key, _| match key::split_id(key) {
+            Some((file, [])) => {
+                orphans.push(file);
+                ControlFlow::Continue(())
+            }
+            _ => {
+                bad = Some(damaged(format!("\"{}\" is not the key of an orphan", key.escape_ascii())));
+                ControlFlow::Break(())
+            }
+        })?;
+        bad.map_or(Ok(orphans), Err)
+    }
+
+    /// The removal of everything about an orphan, for the caller to commit together with the end of its bytes.
+    /// To be called once for each orphan, when nobody has it open.
+    pub fn bury(&self, file: FileId) -> Result<Batch> {
+        if self.kv.get(&key::orphan(file))?.is_none() {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("file {file} is no orphan: it cannot be buried"),
+            ));
+        }
+        let mut edit = self.edit();
+        edit.erase(file)?;
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        Ok(edit.into_batch())
+    }
+
+    fn remove(
+        &self,
+        who: &Identity,
+        dir: FileId,
+        name: &Name,
+        now: Stamp,
+        want_dir: bool,
+    ) -> Result<Unlinked> {
+        for _ in 0..MAX_TRIES {
+            let seen = self.entry(dir, name)?;
+            let _held = self.locks.hold(&[dir, seen.map_or(dir, |target| target.file)]);
+            let mut edit = self.edit();
+            let parent = edit.directory(dir)?.clone();
+            demand(who, dir, &parent, Access::EXECUTE)?;
+            let target = self.entry(dir, name)?.ok_or_else(|| no_entry(dir, name))?;
+            if seen != Some(target) {
+                continue;
+            }
+            let inode = edit.inode(target.file)?;
+            may_take(who, dir, &parent, name, inode)?;
+            match (want_dir, target.kind == FileKind::Directory) {
+                (true, false) => return Err(not_directory(dir, name)),
+                (false, true) => return Err(is_directory(dir, name)),
+                _ => {}
+            }
+            edit.inode(dir)?.entries_changed(now);
+            let unlinked = self.drop_name(&mut edit, dir, target, now)?;
+            edit.remove_entry(dir, name);
+            edit.commit()?;
+            return Ok(unlinked);
+        }
+        Err(contended(dir, name))
+    }
+
+    /// Takes a name in `dir` from a file, and ends the file if that was its last. The entry is the caller's.
+    pub(super) fn drop_name(
+        &self,
+        edit: &mut Edit<'_>,
+        dir: FileId,
+        target: Target,
+        now: Stamp,
+    ) -> Result<Unlinked> {
+        let file = target.file;
+        if target.kind == FileKind::Directory {
+            self.demand_empty(file)?;
+            edit.inode(dir)?.count_subdir(dir, -1)?;
+        }
+        let inode = edit.inode(file)?;
+        inode.leave(file, dir)?;
+        inode.changed(now);
+        let inode = inode.clone();
+        let fate = match target.kind {
+            FileKind::Directory => Fate::Gone,
+            _ if !inode.parents.is_empty() => Fate::Named,
+            FileKind::Symlink => Fate::Gone,
+            FileKind::File => Fate::Orphaned,
+        };
+        match fate {
+            Fate::Named => {}
+            Fate::Orphaned => edit.orphan(file),
+            Fate::Gone => edit.erase(file)?,
+        }
+        Ok(Unlinked { file, inode, fate })
+    }
+
+    fn demand_empty(&self, dir: FileId) -> Result<()> {
+        let mut empty = true;
+        self.kv.scan(&key::entries(dir), &[], &mut |_, _| {
+            empty = false;
+            ControlFlow::Break(())
+        })?;
+        match empty {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::NotEmpty, format!("directory {dir} is not empty"))),
+        }
+    }
+}
+
+/// Fails unless `who` may take a name out of a directory: in a sticky one only owners may.
+pub(super) fn may_take(
+    who: &Identity,
+    dir: FileId,
+    parent: &Inode,
+    name: &Name,
+    inode: &Inode,
+) -> Result<()> {
+    demand(who, dir, parent, Access::ENTRIES)?;
+    if parent.mode & STICKY == 0 || is_owner(who, parent) || is_owner(who, inode) {
+        return Ok(());
+    }
+    let text = format!(
+        "directory {dir} is sticky: only its owner (user {}) and the owner of {name:?} (user {}) may remove or \
+         rename that, not user {}",
+        parent.uid, inode.uid, who.uid
+    );
+    Err(Error::new(ErrorKind::NotPermitted, text))
+}
+
+pub(super) fn is_directory(dir: FileId, name: &Name) -> Error {
+    Error::new(ErrorKind::IsDirectory, format!("{name:?} in directory {dir} is a directory"))
+}
+
+pub(super) fn not_directory(dir: FileId, name: &Name) -> Error {
+    Error::new(ErrorKind::NotDirectory, format!("{name:?} in directory {dir} is not a directory"))
+}

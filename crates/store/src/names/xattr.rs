@@ -1,0 +1,188 @@
+//! Extended attributes, with the rules that Linux has for their namespaces.
+//!
+//! | name | who reads | who writes | on |
+//! |---|---|---|---|
+//! | `user.*` | who may read the file | who may write it; a sticky directory: its owner | files, directories |
+//! | `trusted.*` | the superuser | the superuser | everything |
+//! | `security.*` | everybody | the superuser | everything |
+//!
+//! All others are not supported.
+
+use super::{FileId, Inode, Names, STICKY, damaged, demand, is_owner, key};
+use forebay_model::{Access, Error, ErrorKind, FileKind, Identity, Name, Result, Stamp};
+use std::ops::ControlFlow;
+
+/// Most bytes in the value of one attribute.
+pub const MAX_XATTR: usize = 64 << 10;
+/// Most bytes in the names and values of all attributes of one file.
+pub const MAX_XATTRS: usize = 256 << 10;
+/// Most bytes in the names of all attributes of one file, each with a NUL: what Linux can list.
+const MAX_LIST: usize = 64 << 10;
+
+/// How setting an attribute treats one that is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XattrMode {
+    /// Creates or replaces.
+    Any,
+    /// Only creates.
+    Create,
+    /// Only replaces.
+    Replace,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Space {
+    User,
+    Trusted,
+    Security,
+}
+
+impl Names {
+    /// The value of an attribute.
+    pub fn get_xattr(&self, who: &Identity, file: FileId, name: &Name) -> Result<Vec<u8>> {
+        demand_read(who, file, &self.inode(file)?, name)?;
+        self.kv.get(&key::xattr(file, name))?.ok_or_else(|| no_attribute(file, name))
+    }
+
+    /// The names of all attributes that `who` may know of.
+    pub fn list_xattrs(&self, who: &Identity, file: FileId) -> Result<Vec<Name>> {
+        self.inode(file)?;
+        let mut names = Vec::new();
+        self.visit_xattrs(file, |name, _| {
+            if who.is_root() || space_of(&name).is_ok_and(|space| space != Space::Trusted) {
+                names.push(name);
+            }
+        })?;
+        Ok(names)
+    }
+
+    /// Sets an attribute.
+    pub fn set_xattr(
+        &self,
+        who: &Identity,
+        file: FileId,
+        name: &Name,
+        value: &[u8],
+        mode: XattrMode,
+        now: Stamp,
+    ) -> Result<()> {
+        if value.len() > MAX_XATTR {
+            let text = format!("an attribute has at most {MAX_XATTR} bytes, {name:?} has {}", value.len());
+            return Err(Error::new(ErrorKind::TooLarge, text));
+        }
+        let _held = self.locks.hold(&[file]);
+        let mut edit = self.edit();
+        let inode = edit.inode(file)?;
+        demand_write(who, file, inode, name)?;
+        inode.changed(now);
+        let (mut exists, mut total, mut list) = (false, 0, 0);
+        self.visit_xattrs(file, |other, size| {
+            if other == *name {
+                exists = true;
+            } else {
+                total += other.as_bytes().len() + size;
+                list += other.as_bytes().len() + 1;
+            }
+        })?;
+        match (mode, exists) {
+            (XattrMode::Create, true) => {
+                let text = format!("file {file} has an attribute {name:?} already");
+                return Err(Error::new(ErrorKind::Exists, text));
+            }
+            (XattrMode::Replace, false) => return Err(no_attribute(file, name)),
+            _ => {}
+        }
+        let length = name.as_bytes().len();
+        if total + length + value.len() > MAX_XATTRS || list + length + 1 > MAX_LIST {
+            let text = format!(
+                "the attributes of file {file} would have more than {MAX_XATTRS} bytes, or too many names"
+            );
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
+        edit.put(key::xattr(file, name), value);
+        edit.commit()
+    }
+
+    /// Removes an attribute.
+    pub fn remove_xattr(&self, who: &Identity, file: FileId, name: &Name, now: Stamp) -> Result<()> {
+        let _held = self.locks.hold(&[file]);
+        let mut edit = self.edit();
+        let inode = edit.inode(file)?;
+        demand_write(who, file, inode, name)?;
+        inode.changed(now);
+        let key = key::xattr(file, name);
+        if self.kv.get(&key)?.is_none() {
+            return Err(no_attribute(file, name));
+        }
+        edit.remove(key);
+        edit.commit()
+    }
+
+    /// Shows the name of every attribute of a file, and how long its value is.
+    fn visit_xattrs(&self, file: FileId, mut visit: impl FnMut(Name, usize)) -> Result<()> {
+        let mut bad = None;
+        self.kv.scan(&key::xattrs(file), &[], &mut |key, value| match key::split_id(key)
+            .map(|(_, name)| Name::new(name))
+        {
+            Some(Ok(name)) => {
+                visit(name, value.len());
+                ControlFlow::Continue(())
+            }
+            _ => {
+                bad = Some(damaged(format!("\"{}\" is not the key of an attribute", key.escape_ascii())));
+                ControlFlow::Break(())
+            }
+        })?;
+        bad.map_or(Ok(()), Err)
+    }
+}
+
+fn space_of(name: &Name) -> Result<Space> {
+    let bytes = name.as_bytes();
+    let spaces =
+        [(&b"user."[..], Space::User), (b"trusted.", Space::Trusted), (b"security.", Space::Security)];
+    for (prefix, space) in spaces {
+        if bytes == prefix {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("{name:?} is only the beginning of an attribute's name"),
+            ));
+        }
+        if bytes.starts_with(prefix) {
+            return Ok(space);
+        }
+    }
+    let text = format!("attribute {name:?}: only user.*, trusted.* and security.* are supported");
+    Err(Error::new(ErrorKind::Unsupported, text))
+}
+
+fn demand_read(who: &Identity, file: FileId, inode: &Inode, name: &Name) -> Result<()> {
+    match space_of(name)? {
+        Space::Trusted if !who.is_root() => Err(no_attribute(file, name)),
+        Space::User if inode.kind() == FileKind::Symlink => Err(no_attribute(file, name)),
+        Space::User => demand(who, file, inode, Access::READ),
+        Space::Trusted | Space::Security => Ok(()),
+    }
+}
+
+fn demand_write(who: &Identity, file: FileId, inode: &Inode, name: &Name) -> Result<()> {
+    let refuse = |why: &str| {
+        let text = format!("attribute {name:?} of {} {file}: {why}", inode.noun());
+        Err(Error::new(ErrorKind::NotPermitted, text))
+    };
+    match space_of(name)? {
+        Space::Trusted | Space::Security if !who.is_root() => refuse("only the superuser may change it"),
+        Space::Trusted | Space::Security => Ok(()),
+        Space::User if inode.kind() == FileKind::Symlink => refuse("only files and directories can have it"),
+        Space::User
+            if inode.kind() == FileKind::Directory && inode.mode & STICKY != 0 && !is_owner(who, inode) =>
+        {
+            refuse("the directory is sticky, so only its owner may change it")
+        }
+        Space::User => demand(who, file, inode, Access::WRITE),
+    }
+}
+
+fn no_attribute(file: FileId, name: &Name) -> Error {
+    Error::new(ErrorKind::NoAttribute, format!("file {file} has no attribute {name:?}"))
+}

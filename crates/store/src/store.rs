@@ -1,0 +1,346 @@
+//! A whole store: regions, metadata and names in one directory.
+
+use crate::data::{Data, DirDisk, Geometry, NoRings, Recovery, Start};
+use crate::files::{self, Medium, bad};
+use crate::meta::{Batch, FjallKv, Kv};
+use crate::names::Names;
+use crate::superblock::{Superblock, boot_id};
+use forebay_model::{Bytes, ErrorKind, Gid, Incarnation, Result, ServerId, Stamp, Uid};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+const INCARNATION_KEY: &[u8] = b"v";
+const META_CACHE: Bytes = Bytes::mib(64);
+/// Bytes of payload for each journal record: smaller writes than this fill the journal before the region.
+const BYTES_PER_SLOT: u64 = 2048;
+const ALIGN: u64 = 64 << 10;
+
+/// What to make, or what to open.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// The directory.
+    pub dir: PathBuf,
+    /// The server it belongs to.
+    pub server: ServerId,
+    /// Bytes that files can fill; fixed when the store is made.
+    pub capacity: Bytes,
+    /// Bytes in a region; chosen by capacity if absent.
+    pub region: Option<Bytes>,
+    /// What holds the regions.
+    pub medium: Medium,
+    /// Owner of the root directory.
+    pub owner: (Uid, Gid),
+    /// Mode of the root directory.
+    pub root_mode: u16,
+}
+
+/// Bytes and names at rest, in one directory, for one process at a time.
+pub struct Store {
+    dir: PathBuf,
+    data: Arc<Data>,
+    names: Names,
+    kv: Arc<dyn Kv>,
+    superblock: Superblock,
+    start: Start,
+    recovery: Recovery,
+    medium: String,
+    notes: Vec<String>,
+    checker: Checker,
+    /// Held for its lock.
+    _lock: File,
+}
+
+impl Store {
+    /// Opens the store in a directory, or makes one where there is none.
+    pub fn open_or_create(config: &StoreConfig) -> Result<Store> {
+        files::make_dir(&config.dir)?;
+        let lock = files::lock_dir(&config.dir)?;
+        if !Superblock::exists(&config.dir) {
+            create(config)?;
+            return Store::open(config, lock, Start::Fresh);
+        }
+        let superblock = Superblock::read(&config.dir)?;
+        let start = match (superblock.clean, superblock.boot == boot_id()?) {
+            (true, _) => Start::Clean,
+            (false, true) => Start::ProcessDied,
+            (false, false) => Start::MachineDied,
+        };
+        Store::open(config, lock, start)
+    }
+
+    fn open(config: &StoreConfig, lock: File, start: Start) -> Result<Store> {
+        let dir = config.dir.clone();
+        let mut superblock = Superblock::read(&dir)?;
+        if superblock.server != config.server {
+            return Err(bad(format!(
+                "the store {} belongs to server {}, not {}",
+                dir.display(),
+                superblock.server,
+                config.server
+            )));
+        }
+        let regions = files::regions_dir(&dir);
+        if !regions.join("r00000.log").exists() {
+            return Err(bad(format!(
+                "the regions of the store {} are gone (memory is lost with the machine): run \"forebay store \
+                 replace {}\" to go on without the bytes they held",
+                dir.display(),
+                dir.display()
+            )));
+        }
+        let kv: Arc<dyn Kv> = Arc::new(FjallKv::open(&dir.join("meta"), META_CACHE)?);
+        if kv.get(INCARNATION_KEY)?.as_deref() != Some(&superblock.incarnation.0.to_be_bytes()) {
+            return Err(bad(format!("{} holds the metadata of another store", dir.join("meta").display())));
+        }
+        superblock.clean = false;
+        superblock.boot = boot_id()?;
+        superblock.write(&dir)?;
+        let disk = Arc::new(DirDisk::new(regions.clone(), files::is_in_memory(&regions)));
+        let (geometry, incarnation) = (superblock.geometry, superblock.incarnation);
+        let (data, recovery) =
+            Data::open(disk, Arc::clone(&kv), geometry, incarnation, start, Box::new(NoRings))?;
+        let names = Names::open(Arc::clone(&kv), superblock.server)?;
+        drop_nameless(&data, &names)?;
+        let data = Arc::new(data);
+        let checker = Checker::start(&data, start);
+        let medium = files::describe_medium(&dir);
+        let notes = notes(config, geometry);
+        Ok(Store { dir, data, names, kv, superblock, start, recovery, medium, notes, checker, _lock: lock })
+    }
+
+    /// Gives up the bytes of a store whose regions are lost, and makes new ones. Names stay; reading what was lost
+    /// gives an I/O error.
+    pub fn replace(dir: &Path, medium: Medium) -> Result<Incarnation> {
+        let _lock = files::lock_dir(dir)?;
+        let superblock = Superblock::read(dir)?;
+        files::remove_regions_dir(dir)?;
+        let fresh = Superblock { incarnation: random_incarnation()?, ..superblock };
+        let kv = FjallKv::open(&dir.join("meta"), META_CACHE)?;
+        make_regions(dir, medium, &fresh, &kv)?;
+        fresh.write(dir)?;
+        Ok(fresh.incarnation)
+    }
+
+    /// Removes a store with everything in it.
+    pub fn remove(dir: &Path) -> Result<()> {
+        let _lock = files::lock_dir(dir)?;
+        Superblock::read(dir)?;
+        files::remove_regions_dir(dir)?;
+        for name in ["store", "lock"] {
+            let path = dir.join(name);
+            std::fs::remove_file(&path).map_err(|error| files::failed("remove", &path, &error))?;
+        }
+        let meta = dir.join("meta");
+        std::fs::remove_dir_all(&meta).map_err(|error| files::failed("remove", &meta, &error))?;
+        // Whatever else is in there is not ours to remove.
+        let _ = std::fs::remove_dir(dir);
+        Ok(())
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn data(&self) -> &Data {
+        &self.data
+    }
+
+    /// The names.
+    #[must_use]
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// The metadata behind both.
+    #[must_use]
+    pub fn meta(&self) -> &Arc<dyn Kv> {
+        &self.kv
+    }
+
+    /// Which life of the store this is.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.superblock.incarnation
+    }
+
+    /// How the last run ended.
+    #[must_use]
+    pub fn start(&self) -> Start {
+        self.start
+    }
+
+    /// What recovery found.
+    #[must_use]
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// What holds the regions: `tmpfs, huge pages`, `tmpfs` or `disk`.
+    #[must_use]
+    pub fn medium(&self) -> &str {
+        &self.medium
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What an administrator should know about how the store was opened.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Makes everything durable and notes that the store was left in order.
+    pub fn close(&self) -> Result<()> {
+        self.checker.stop();
+        self.data.sync_all()?;
+        self.data.store_clock()?;
+        self.kv.sync()?;
+        Superblock { clean: true, ..self.superblock }.write(&self.dir)
+    }
+}
+
+/// Checks payloads in the background after the process died.
+struct Checker {
+    stop: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Checker {
+    fn start(data: &Arc<Data>, start: Start) -> Checker {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (data, stopped) = (Arc::clone(data), Arc::clone(&stop));
+        let check = move || {
+            data.check_payloads(&|| stopped.load(Ordering::Relaxed));
+        };
+        let thread = (start == Start::ProcessDied).then(|| std::thread::spawn(check));
+        Checker { stop, thread: Mutex::new(thread) }
+    }
+
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // It only reads; whatever made it panic is met again by whoever reads the same bytes.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Checker {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn create(config: &StoreConfig) -> Result<()> {
+    let dir = &config.dir;
+    clear_half_made(dir)?;
+    let geometry = geometry(config.capacity, config.region)?;
+    let made = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let superblock = Superblock {
+        incarnation: random_incarnation()?,
+        server: config.server,
+        geometry,
+        boot: boot_id()?,
+        clean: true,
+        made: made.map_or(0, |since| since.as_secs()),
+    };
+    let kv = FjallKv::create(&dir.join("meta"), META_CACHE)?;
+    let now = Stamp(superblock.made * 1_000_000_000);
+    Names::format(&kv, config.server, config.owner, config.root_mode, now)?;
+    make_regions(dir, config.medium, &superblock, &kv)?;
+    superblock.write(dir)
+}
+
+fn make_regions(dir: &Path, medium: Medium, superblock: &Superblock, kv: &FjallKv) -> Result<()> {
+    let Geometry { regions, size, slots } = superblock.geometry;
+    let bytes = u64::from(regions) * (u64::from(size) + (u64::from(slots) + 1) * forebay_shm::SLOT as u64);
+    files::make_regions_dir(dir, medium, superblock.incarnation, bytes)?;
+    let place = files::regions_dir(dir);
+    let disk = DirDisk::new(place.clone(), files::is_in_memory(&place));
+    Data::format(&disk, superblock.geometry, superblock.incarnation)?;
+    let mut batch = Batch::default();
+    batch.put(INCARNATION_KEY, superblock.incarnation.0.to_be_bytes());
+    kv.commit(batch)?;
+    kv.sync()
+}
+
+/// Removes what a crash in the middle of making a store left; refuses a directory that holds anything else.
+fn clear_half_made(dir: &Path) -> Result<()> {
+    let list = std::fs::read_dir(dir).map_err(|error| files::failed("list", dir, &error))?;
+    for entry in list {
+        let entry = entry.map_err(|error| files::failed("list", dir, &error))?;
+        let name = entry.file_name();
+        if !["lock", "meta", "regions", "store.new"].iter().any(|ours| name == *ours) {
+            return Err(bad(format!(
+                "{} is not empty (it holds {}) and not a store: choose an empty directory",
+                dir.display(),
+                name.to_string_lossy()
+            )));
+        }
+    }
+    files::remove_regions_dir(dir)?;
+    let meta = dir.join("meta");
+    match std::fs::remove_dir_all(&meta) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(files::failed("remove", &meta, &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How many regions of which size make up a capacity, with one more for the cleaner.
+fn geometry(capacity: Bytes, region: Option<Bytes>) -> Result<Geometry> {
+    let wanted =
+        region.map_or_else(|| (capacity.0 / 256).clamp(4 << 20, 256 << 20).min(capacity.0 / 4), |r| r.0);
+    let size = wanted.next_multiple_of(ALIGN);
+    let regions = capacity.0.div_ceil(size.max(1)) + 1;
+    if capacity.0 < 4 * ALIGN || size == 0 || size > 1 << 30 || !(3..=1 << 20).contains(&regions) {
+        return Err(forebay_model::Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "a capacity of {capacity} in regions of {} cannot be: at least {} in all, regions of at most 1 GiB, \
+                 at least two of them",
+                Bytes(size),
+                Bytes(4 * ALIGN)
+            ),
+        ));
+    }
+    Ok(Geometry { regions: regions as u32, size: size as u32, slots: (size / BYTES_PER_SLOT) as u32 })
+}
+
+fn notes(config: &StoreConfig, geometry: Geometry) -> Vec<String> {
+    let capacity = Bytes(u64::from(geometry.regions - 1) * u64::from(geometry.size));
+    let differs = capacity.0 != config.capacity.0.next_multiple_of(u64::from(geometry.size));
+    let note = format!(
+        "the store was made with a capacity of {capacity} and keeps it; {} is asked for",
+        config.capacity
+    );
+    differs.then_some(note).into_iter().collect()
+}
+
+/// Drops bytes of files that nobody can name: the machine died before their creation was durable.
+fn drop_nameless(data: &Data, names: &Names) -> Result<()> {
+    for file in data.files() {
+        match names.inode(file) {
+            Err(error) if error.kind() == ErrorKind::NotFound || error.kind() == ErrorKind::Stale => {
+                data.delete(file, Batch::default())?;
+            }
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn random_incarnation() -> Result<Incarnation> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| forebay_model::Error::new(ErrorKind::Io, format!("no randomness: {error}")))?;
+    Ok(Incarnation(u128::from_be_bytes(bytes)))
+}
