@@ -180,7 +180,7 @@ fn explain_io(cause: &io::Error) -> (ErrorKind, String) {
         Io::PermissionDenied | Io::ReadOnlyFilesystem | Io::NotFound | Io::NotADirectory => {
             (ErrorKind::BadStore, format!("{cause}: check the directory and its owner"))
         }
-        Io::AlreadyExists | Io::UnexpectedEof | Io::InvalidData => (
+        Io::AlreadyExists | Io::UnexpectedEof | Io::InvalidData | Io::InvalidInput => (
             ErrorKind::BadStore,
             format!("its files are damaged or incomplete ({cause}): restore them, or make a new store"),
         ),

@@ -104,7 +104,7 @@ impl Checker {
                 .and_then(|(dir, _, name)| Ok((dir, Target::decode(dir, &name, value)?, name)));
             match entry {
                 Ok((dir, target, name)) => {
-                    self.entry(dir, target, &format!("entry {name:?} of directory {dir}"))
+                    self.entry(dir, target, &format!("entry {name:?} of directory {dir}"));
                 }
                 Err(error) => self.find(error.to_string()),
             }

@@ -1,0 +1,157 @@
+//! What the tests share.
+
+use forebay_model::{
+    Error, ErrorKind, FileId, Gid, Identity, Incarnation, Layout, Name, Result, ServerId, Stamp, Uid,
+};
+use forebay_store::{Inode, Kv, MemoryKv, Names, Walked};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) const SERVER: ServerId = ServerId(0);
+pub(crate) const ROOT: FileId = FileId::ROOT;
+
+/// The seed of this run: `FOREBAY_SEED`, or the same one every time.
+pub(crate) fn seed() -> u64 {
+    match std::env::var("FOREBAY_SEED") {
+        Ok(text) => text.parse().expect("FOREBAY_SEED is a number"),
+        Err(_) => 0x5eed,
+    }
+}
+
+/// A small random generator (splitmix64).
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    pub(crate) fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.below(from.len())]
+    }
+}
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text).expect("a good name")
+}
+
+pub(crate) fn layout() -> Layout {
+    Layout { servers: vec![SERVER], stripe: 4 << 20 }
+}
+
+pub(crate) fn user(uid: u32, gid: u32, groups: &[u32]) -> Identity {
+    Identity { uid: Uid(uid), gid: Gid(gid), groups: groups.iter().copied().map(Gid).collect() }
+}
+
+/// A fresh namespace in memory whose root everybody may write.
+pub(crate) fn fresh() -> World {
+    let kv = Arc::new(MemoryKv::new());
+    Names::format(&*kv, SERVER, (Uid(0), Gid(0)), 0o777, Stamp(1)).expect("an empty store can be formatted");
+    World { names: open(kv.clone()), kv, now: AtomicU64::new(1000) }
+}
+
+pub(crate) fn open(kv: Arc<dyn Kv>) -> Names {
+    Names::open(kv, SERVER).expect("a sound store opens")
+}
+
+/// A namespace with a clock that ticks at every use, and paths for people.
+pub(crate) struct World {
+    pub(crate) kv: Arc<MemoryKv>,
+    pub(crate) names: Names,
+    now: AtomicU64,
+}
+
+impl World {
+    pub(crate) fn now(&self) -> Stamp {
+        Stamp(self.now.fetch_add(1_000_000_007, Ordering::Relaxed))
+    }
+
+    /// What is at a path; links are not followed.
+    pub(crate) fn at(&self, path: &str) -> Result<(FileId, Inode)> {
+        match self.names.walk(&Identity::root(), ROOT, path.as_bytes(), false)? {
+            Walked::Found(id, inode) => Ok((id, *inode)),
+            Walked::Link { .. } => Err(Error::new(ErrorKind::TooManyLinks, "a link in the way")),
+        }
+    }
+
+    pub(crate) fn id(&self, path: &str) -> FileId {
+        self.at(path).unwrap_or_else(|error| panic!("{path}: {error}")).0
+    }
+
+    /// The directory and last name of a path.
+    pub(crate) fn split(&self, path: &str) -> (FileId, Name) {
+        let (dir, last) = path.rsplit_once('/').unwrap_or(("", path));
+        (self.id(dir), name(last))
+    }
+
+    pub(crate) fn create(&self, who: &Identity, path: &str, mode: u16) -> Result<(FileId, Inode)> {
+        let (dir, last) = self.split(path);
+        self.names.create_file(who, dir, &last, mode, layout(), Incarnation(7), self.now())
+    }
+
+    pub(crate) fn make_dir(&self, who: &Identity, path: &str, mode: u16) -> Result<(FileId, Inode)> {
+        let (dir, last) = self.split(path);
+        self.names.make_dir(who, dir, &last, mode, self.now())
+    }
+
+    pub(crate) fn symlink(&self, who: &Identity, path: &str, target: &str) -> Result<(FileId, Inode)> {
+        let (dir, last) = self.split(path);
+        self.names.symlink(who, dir, &last, target.as_bytes(), self.now())
+    }
+
+    /// Runs a script as root: `d PATH MODE`, `f PATH MODE`, `s PATH TARGET`, `l PATH NEW`, each with the uid and
+    /// gid that the thing gets in the end: `d dir 755 10:100`.
+    pub(crate) fn build(&self, script: &[&str]) {
+        for line in script {
+            let words: Vec<_> = line.split(' ').collect();
+            let mode = |text: &str| u16::from_str_radix(text, 8).expect("an octal mode");
+            let root = Identity::root();
+            let (path, owner) = (words[1], words.get(3).copied().unwrap_or("0:0"));
+            let (id, _) = match words[0] {
+                "d" => self.make_dir(&root, path, 0o700),
+                "f" => self.create(&root, path, 0o600),
+                "s" => self.symlink(&root, path, words[2]),
+                other => panic!("no such order: {other}"),
+            }
+            .unwrap_or_else(|error| panic!("{line}: {error}"));
+            let (uid, gid) = owner.split_once(':').expect("uid:gid");
+            let number = |text: &str| text.parse().expect("a number");
+            let change = forebay_model::Change {
+                uid: Some(Uid(number(uid))),
+                gid: Some(Gid(number(gid))),
+                mode: (words[0] != "s").then(|| mode(words[2])),
+                ..Default::default()
+            };
+            self.names.set_attr(&root, id, &change, self.now()).expect("root may");
+        }
+    }
+
+    /// Panics unless the namespace is sound.
+    pub(crate) fn check(&self) {
+        assert_eq!(forebay_store::check(&*self.kv), Vec::<String>::new());
+    }
+}
+
+/// What a result came to, for tables: `ok` or the kind of error.
+pub(crate) fn outcome<T>(result: &Result<T>) -> String {
+    match result {
+        Ok(_) => "ok".to_owned(),
+        Err(error) => format!("{:?}", error.kind()),
+    }
+}

@@ -1,0 +1,13 @@
+//! The namespace and the metadata store under it: tables, a reference model, crashes, threads, damage.
+
+mod common;
+mod corrupt;
+mod crash;
+mod disk;
+mod model;
+mod operations;
+mod permissions;
+mod random;
+mod threads;
+mod walking;
+mod xattrs;

@@ -1,0 +1,190 @@
+//! Many at once.
+
+use crate::common::{ROOT, Random, SERVER, World, fresh, layout, name, open, outcome, seed};
+use forebay_model::{Bytes, ErrorKind, FileId, Gid, Identity, Incarnation, Stamp, Uid};
+use forebay_store::{Fate, FjallKv, Kv, Names, RenameMode, check};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread::scope;
+
+const THREADS: u64 = 4;
+
+#[test]
+fn two_directories_never_end_up_in_each_other() {
+    for round in 0..200 {
+        let world = fresh();
+        world.build(&["d a 777", "d b 777", "d b/deep 777", "d a/deep 777"]);
+        let (a, b) = (world.id("a"), world.id("b"));
+        let (deep_a, deep_b) = (world.id("a/deep"), world.id("b/deep"));
+        let barrier = Barrier::new(2);
+        let go = |from: &str, to: FileId| {
+            barrier.wait();
+            let (from, to_name) = (name(from), name("moved"));
+            world.names.rename(&Identity::root(), ROOT, &from, to, &to_name, RenameMode::Replace, world.now())
+        };
+        let (first, second) = scope(|threads| {
+            let first = threads.spawn(|| go("a", if round % 2 == 0 { b } else { deep_b }));
+            let second = threads.spawn(|| go("b", if round % 3 == 0 { a } else { deep_a }));
+            (first.join().expect("no panic"), second.join().expect("no panic"))
+        });
+        assert!(first.is_ok() != second.is_ok(), "exactly one can win: {first:?} {second:?}");
+        world.check();
+    }
+}
+
+#[test]
+fn one_creator_wins() {
+    for _ in 0..50 {
+        let world = fresh();
+        let barrier = Barrier::new(THREADS as usize);
+        let wins = AtomicU64::new(0);
+        scope(|threads| {
+            for _ in 0..THREADS {
+                threads.spawn(|| {
+                    barrier.wait();
+                    let made = world.create(&Identity::root(), "f", 0o600);
+                    assert!(["ok", "Exists"].contains(&outcome(&made).as_str()));
+                    wins.fetch_add(u64::from(made.is_ok()), Ordering::SeqCst);
+                });
+            }
+        });
+        assert_eq!(wins.load(Ordering::SeqCst), 1);
+        world.check();
+    }
+}
+
+#[test]
+fn a_directory_is_not_removed_under_a_new_entry() {
+    for _ in 0..200 {
+        let world = fresh();
+        world.build(&["d d 777"]);
+        let dir = world.id("d");
+        let barrier = Barrier::new(2);
+        let (made, removed) = scope(|threads| {
+            let made = threads.spawn(|| {
+                barrier.wait();
+                world.names.make_dir(&Identity::root(), dir, &name("x"), 0o700, world.now())
+            });
+            let removed = threads.spawn(|| {
+                barrier.wait();
+                world.names.remove_dir(&Identity::root(), ROOT, &name("d"), world.now())
+            });
+            (made.join().expect("no panic"), removed.join().expect("no panic"))
+        });
+        assert!(made.is_ok() != removed.is_ok(), "{made:?} {removed:?}");
+        world.check();
+    }
+}
+
+/// Random work of one thread in a few shared directories; readers run in between.
+fn work(names: &Names, dirs: &[FileId], seed: u64, clock: &AtomicU64, steps: u32) {
+    let mut random = Random::new(seed);
+    let who = Identity::root();
+    for _ in 0..steps {
+        let now = Stamp(clock.fetch_add(1, Ordering::Relaxed));
+        let (dir, to_dir) = (*random.pick(dirs), *random.pick(dirs));
+        let pick = |random: &mut Random| name(["a", "b", "c", "d"][random.below(4)]);
+        let (from, to) = (pick(&mut random), pick(&mut random));
+        let result = match random.below(9) {
+            0 => names.create_file(&who, dir, &from, 0o600, layout(), Incarnation(1), now).map(|_| ()),
+            1 => names.make_dir(&who, dir, &from, 0o700, now).map(|_| ()),
+            2 => names.unlink(&who, dir, &from, now).map(|_| ()),
+            3 => names.remove_dir(&who, dir, &from, now).map(|_| ()),
+            4 => names.rename(&who, dir, &from, to_dir, &to, RenameMode::Exchange, now).map(|_| ()),
+            5 => names
+                .lookup(&who, dir, &from)
+                .and_then(|(file, _)| names.link(&who, file, to_dir, &to, now))
+                .map(|_| ()),
+            6 => names.walk(&who, ROOT, format!("{to}/{from}/../{to}").as_bytes(), true).map(|_| ()),
+            7 => names.read_dir(&who, dir, 0, 100).map(|_| ()),
+            _ => names.rename(&who, dir, &from, to_dir, &to, RenameMode::Replace, now).map(|_| ()),
+        };
+        if let Err(error) = result {
+            use ErrorKind::{Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound, NotPermitted};
+            let fair = [Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound, NotPermitted];
+            assert!(fair.contains(&error.kind()), "{error}");
+        }
+    }
+}
+
+fn turmoil(kv: &Arc<dyn Kv>, steps: u32) {
+    let names = open(kv.clone());
+    let clock = AtomicU64::new(1000);
+    let base = seed();
+    let mut dirs = vec![ROOT];
+    for text in ["a", "b", "c"] {
+        let parent = *dirs.last().expect("not empty");
+        dirs.push(names.make_dir(&Identity::root(), parent, &name(text), 0o700, Stamp(2)).expect("new").0);
+    }
+    scope(|threads| {
+        for thread in 0..THREADS {
+            let (names, dirs, clock) = (&names, &dirs, &clock);
+            threads.spawn(move || work(names, dirs, base.wrapping_add(thread), clock, steps));
+        }
+    });
+    assert_eq!(check(&**kv), Vec::<String>::new(), "FOREBAY_SEED={base}");
+    let mut inodes = 0;
+    kv.scan(b"i", &[], &mut |_, _| {
+        inodes += 1;
+        std::ops::ControlFlow::Continue(())
+    })
+    .expect("readable");
+    assert_eq!(names.count(), inodes, "FOREBAY_SEED={base}");
+}
+
+#[test]
+fn random_turmoil_in_memory() {
+    let world = fresh();
+    let kv: Arc<dyn Kv> = world.kv;
+    turmoil(&kv, 5000);
+}
+
+#[test]
+fn random_turmoil_on_disk() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let kv: Arc<dyn Kv> = Arc::new(FjallKv::create(dir.path(), Bytes::mib(8)).expect("a new store"));
+    Names::format(&*kv, SERVER, (Uid(0), Gid(0)), 0o777, Stamp(1)).expect("an empty store");
+    turmoil(&kv, 3000);
+}
+
+#[test]
+fn many_make_and_remove_many_files() {
+    let world = fresh();
+    let ids = scope(|threads| {
+        let makers: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let world: &World = &world;
+                threads.spawn(move || {
+                    let root = Identity::root();
+                    let text = format!("dir-{thread}");
+                    let (dir, _) = world.make_dir(&root, &text, 0o700).expect("new");
+                    let mut ids = vec![dir];
+                    for count in 0..500 {
+                        let file = name(&format!("f{count}"));
+                        let made = world.names.create_file(
+                            &root,
+                            dir,
+                            &file,
+                            0o600,
+                            layout(),
+                            Incarnation(1),
+                            world.now(),
+                        );
+                        ids.push(made.expect("new").0);
+                        if count % 2 == 0 {
+                            let gone = world.names.unlink(&root, dir, &file, world.now()).expect("there");
+                            assert_eq!(gone.fate, Fate::Orphaned);
+                            world.kv.commit(world.names.bury(gone.file).expect("an orphan")).expect("memory");
+                        }
+                    }
+                    ids
+                })
+            })
+            .collect();
+        makers.into_iter().flat_map(|maker| maker.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len(), "every id once");
+    assert_eq!(world.names.count(), 1 + THREADS * 251);
+    world.check();
+}
