@@ -1,1 +1,37 @@
-//! The daemon: sockets, turns, sessions, and the introduction of policy to store
+//! The daemon: sockets, turns, sessions, and the introduction of policy to store.
+//!
+//! A request comes in by a `transport`, is framed by a `link`, belongs to a
+//! `connection` whose peer was met in the `handshake`, waits for its turn (`turns`), and is
+//! handled (`handle`) by the store; payload takes the shorter way of a `data` connection.
+//!
+//! **Invariant**: nothing is acknowledged before the store has it; nobody acts for anybody but himself, unless he is
+//! root or the service's owner; no table, queue or buffer grows without a bound, and at the bound the peer is told.
+//!
+//! **Deliberately absent**: decisions (they are `policy`'s), bytes at rest (`store`'s), signals and printing (the
+//! command line's), and any trust in what a peer says about itself.
+
+#![deny(unsafe_code)]
+
+mod config;
+mod connection;
+mod control;
+mod data;
+mod grace;
+mod handle;
+mod handshake;
+mod human;
+mod jobs;
+mod key;
+mod link;
+mod members;
+mod opens;
+mod peer;
+mod run;
+mod service;
+mod session;
+mod transport;
+mod turns;
+
+pub use config::{Config, Limits, Medium, Times};
+pub use members::{Fixed, Membership};
+pub use run::{Addresses, Running, Server, Stopper};

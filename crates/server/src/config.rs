@@ -1,0 +1,237 @@
+//! What can be set, and what is taken when it is not.
+
+use crate::human;
+use forebay_model::{Bytes, Error, ErrorKind, Result, ServerId};
+use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What the regions of a store live on.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Medium {
+    /// Memory: as fast as it gets, gone with the machine.
+    #[default]
+    Memory,
+    /// Whatever disk the store's directory is on.
+    Disk,
+}
+
+/// Everything a server needs to know. Tables of `forebay.toml` have the names of these fields.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The directory of the store.
+    pub store: PathBuf,
+    /// Bytes that files can fill.
+    #[serde(with = "human::size")]
+    pub capacity: Bytes,
+    /// Bytes in one region; chosen by the store if not given.
+    #[serde(with = "human::maybe_size", skip_serializing_if = "Option::is_none")]
+    pub region: Option<Bytes>,
+    /// What the regions live on.
+    pub medium: Medium,
+    /// Permission bits of the root directory of a new store: everybody may make files, and only the owner of one
+    /// may remove it.
+    pub root_mode: u16,
+    /// This server's number in its cluster.
+    pub server: ServerId,
+    /// The Unix socket to listen on; `STORE.sock` beside the store if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+    /// Whether to listen on TCP at all.
+    pub tcp: bool,
+    /// Where to listen on TCP: only this machine unless told otherwise.
+    pub listen: SocketAddr,
+    /// The key that TCP clients prove to hold, made if missing; `STORE.key` beside the store if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+    /// How much is allowed.
+    pub limits: Limits,
+    /// How long things may take.
+    pub times: Times,
+}
+
+/// How much is allowed: at each bound the caller is told, and nothing grows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Connections of clients that have proved who they are.
+    pub connections: usize,
+    /// Connections that are still in their handshake; more wait in the kernel's queue.
+    pub handshakes: usize,
+    /// Clients with a session.
+    pub sessions: usize,
+    /// Open files of one session.
+    pub session_opens: usize,
+    /// Open files of all sessions.
+    pub opens: usize,
+    /// Requests of one control connection that are being worked on.
+    pub in_flight: usize,
+    /// Requests that have their turn at the same time.
+    pub turns: usize,
+    /// Requests that wait for their turn.
+    pub waiting: usize,
+    /// Jobs that are remembered.
+    pub jobs: usize,
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Times {
+    /// For the whole handshake.
+    #[serde(with = "human::time")]
+    pub handshake: Duration,
+    /// To fill a reservation; after that it is voided and its connection closed.
+    #[serde(with = "human::time")]
+    pub reservation: Duration,
+    /// For a client to take its answers; after that its connection is closed.
+    #[serde(with = "human::time")]
+    pub answer: Duration,
+    /// Without a word from a client; after that its session is over and its files are closed.
+    #[serde(with = "human::time")]
+    pub session: Duration,
+    /// A transfer that stands still for so long gives its turn back, and goes on without.
+    #[serde(with = "human::time")]
+    pub stall: Duration,
+    /// For requests in progress when the server stops.
+    #[serde(with = "human::time")]
+    pub farewell: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            store: PathBuf::from("forebay-store"),
+            capacity: Bytes::mib(1024),
+            region: None,
+            medium: Medium::default(),
+            root_mode: 0o1777,
+            server: ServerId(0),
+            socket: None,
+            tcp: true,
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7411)),
+            key: None,
+            limits: Limits::default(),
+            times: Times::default(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 1024,
+            handshakes: 128,
+            sessions: 1024,
+            session_opens: 1 << 16,
+            opens: 1 << 20,
+            in_flight: 64,
+            turns: 16,
+            waiting: 4096,
+            jobs: 4096,
+        }
+    }
+}
+
+impl Default for Times {
+    fn default() -> Times {
+        Times {
+            handshake: Duration::from_secs(10),
+            reservation: Duration::from_secs(30),
+            answer: Duration::from_secs(30),
+            session: Duration::from_secs(60),
+            stall: Duration::from_millis(20),
+            farewell: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Config {
+    /// The defaults for a store in this directory.
+    #[must_use]
+    pub fn for_store(store: impl Into<PathBuf>) -> Config {
+        Config { store: store.into(), ..Config::default() }
+    }
+
+    /// Where the Unix socket is.
+    #[must_use]
+    pub fn socket_path(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| beside(&self.store, "sock"))
+    }
+
+    /// Where the key is.
+    #[must_use]
+    pub fn key_path(&self) -> PathBuf {
+        self.key.clone().unwrap_or_else(|| beside(&self.store, "key"))
+    }
+
+    /// Refuses what cannot work.
+    pub fn check(&self) -> Result<()> {
+        let limits = &self.limits;
+        let counts = [
+            ("connections", limits.connections),
+            ("handshakes", limits.handshakes),
+            ("sessions", limits.sessions),
+            ("session_opens", limits.session_opens),
+            ("opens", limits.opens),
+            ("in_flight", limits.in_flight),
+            ("turns", limits.turns),
+            ("waiting", limits.waiting),
+            ("jobs", limits.jobs),
+        ];
+        if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("limits.{name} is 0: nothing could ever be done"),
+            ));
+        }
+        let times = &self.times;
+        let spans = [
+            ("handshake", times.handshake),
+            ("reservation", times.reservation),
+            ("answer", times.answer),
+            ("session", times.session),
+            ("stall", times.stall),
+        ];
+        match spans.iter().find(|(_, span)| span.is_zero()) {
+            Some((name, _)) => {
+                Err(Error::new(ErrorKind::Invalid, format!("times.{name} is 0: nothing could ever be done")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// `/data/store` → `/data/store.sock`: the store's own directory is private, its socket is not.
+fn beside(store: &Path, suffix: &str) -> PathBuf {
+    let mut path = store.as_os_str().to_owned();
+    path.push(".");
+    path.push(suffix);
+    PathBuf::from(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_and_key_lie_beside_the_store() {
+        let config = Config::for_store("/data/fb");
+        assert_eq!(config.socket_path(), Path::new("/data/fb.sock"));
+        assert_eq!(config.key_path(), Path::new("/data/fb.key"));
+        assert!(config.check().is_ok());
+    }
+
+    #[test]
+    fn limits_and_times_of_zero_are_refused_by_name() {
+        let mut config = Config::default();
+        config.limits.turns = 0;
+        assert!(config.check().unwrap_err().to_string().contains("limits.turns"));
+        let mut config = Config::default();
+        config.times.session = Duration::ZERO;
+        assert!(config.check().unwrap_err().to_string().contains("times.session"));
+    }
+}

@@ -1,0 +1,156 @@
+//! A connection, from the handshake to its end.
+
+use crate::handshake::{self, Guest};
+use crate::jobs::Membership;
+use crate::link::{Inbox, Outbox, gone};
+use crate::service::{Caller, Service, stopped};
+use crate::session::Session;
+use crate::transport::Transport;
+use crate::{control, data};
+use forebay_model::{Error, ErrorKind, Identity, Result};
+use forebay_wire::{Call, Channel, FrameKind, Header, Request, body};
+use std::sync::Arc;
+use tokio::sync::{SemaphorePermit, watch};
+use tokio::time::timeout;
+
+/// A connection whose peer is known.
+pub(crate) struct Connection {
+    pub(crate) service: Arc<Service>,
+    pub(crate) inbox: Inbox,
+    pub(crate) outbox: Outbox,
+    pub(crate) job: Arc<Membership>,
+    session: Arc<Session>,
+    peer: Identity,
+    privileged: bool,
+    stopping: watch::Receiver<bool>,
+}
+
+/// Serves a peer. The permit is for the handshake only: peers that are known have a limit of their own.
+pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, permit: impl Send) {
+    let vouch = match transport.vouch() {
+        Ok(vouch) => vouch,
+        Err(error) => {
+            tracing::debug!(%error, "a peer left before anything was known about it");
+            return;
+        }
+    };
+    let (reading, writing) = transport.split();
+    let times = service.config.times;
+    let (mut inbox, mut outbox) = (Inbox::new(reading), Outbox::new(writing, times.answer));
+    let met = timeout(times.handshake, handshake::receive(&service, vouch, &mut inbox, &mut outbox)).await;
+    let met = met.unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::Unreachable, format!("no handshake within {:?}", times.handshake)))
+    });
+    let entered = met.and_then(|guest| enter(&service, guest));
+    drop(permit);
+    let (guest, session, job, _place) = match entered {
+        Ok(entered) => entered,
+        Err(error) => {
+            tracing::info!(%error, "a peer was not let in");
+            return handshake::refuse(error, &mut outbox).await;
+        }
+    };
+    let (uid, label, channel) = (guest.identity.uid, &guest.hello.job.label, guest.hello.channel);
+    tracing::debug!(%uid, job = %label, ?channel, "connected");
+    let mut connection = Connection {
+        stopping: service.stopping(),
+        privileged: service.trusts(&guest.identity),
+        peer: guest.identity.clone(),
+        session,
+        job: Arc::new(job),
+        inbox,
+        outbox,
+        service: service.clone(),
+    };
+    let served = match handshake::welcome(&service, &guest, &mut connection.outbox).await {
+        Ok(()) => match channel {
+            Channel::Control => control::serve(&mut connection).await,
+            Channel::Data => data::serve(&mut connection).await,
+        },
+        Err(error) => Err(error),
+    };
+    match served {
+        Ok(()) => tracing::debug!(%uid, job = %label, "disconnected"),
+        Err(error) => tracing::info!(%uid, job = %label, %error, "disconnected"),
+    }
+    // What was answered is still delivered where that is possible.
+    let _ = connection.outbox.flush().await;
+    connection.outbox.close().await;
+}
+
+type Entered<'a> = (Guest, Arc<Session>, Membership, SemaphorePermit<'a>);
+
+/// A place among the connections, a session and a job for a guest.
+fn enter(service: &Service, guest: Guest) -> Result<Entered<'_>> {
+    let place = service.connections.try_acquire().map_err(|_| {
+        let limit = service.config.limits.connections;
+        let text = format!("{limit} connections are open already: try again, or raise limits.connections");
+        Error::new(ErrorKind::Busy, text)
+    })?;
+    let session = service.sessions.attach((guest.hello.client, guest.identity.uid), service.age())?;
+    let job = service.jobs.join(&guest.hello.job, service.store.data().now())?;
+    Ok((guest, session, job, place))
+}
+
+/// What ended a wait for the next request.
+pub(crate) enum Waited {
+    /// More bytes have come.
+    More,
+    /// The peer has gone, the server is going, or the session is over.
+    End,
+}
+
+impl Connection {
+    /// Waits for more of the next frame. Answers have to be flushed before: the peer may be waiting for them.
+    ///
+    /// Safe to cancel.
+    pub(crate) async fn wait(&mut self) -> Result<Waited> {
+        let patience = self.service.config.times.session;
+        loop {
+            tokio::select! {
+                filled = timeout(patience, self.inbox.fill_frame()) => match filled {
+                    Ok(Ok(true)) => return Ok(Waited::More),
+                    Ok(Ok(false)) if self.inbox.is_between_frames() => return Ok(Waited::End),
+                    Ok(Ok(false)) => {
+                        return Err(Error::new(ErrorKind::Unreachable, "the peer left in the middle of a frame"));
+                    }
+                    Ok(Err(error)) => return Err(gone(&error)),
+                    // Nothing came here, but the client may live on its other connections.
+                    Err(_) if !self.session.is_over() => {}
+                    Err(_) => return Err(Error::new(ErrorKind::Unreachable, "the client has been silent for too long")),
+                },
+                () = stopped(&mut self.stopping) => return Ok(Waited::End),
+            }
+        }
+    }
+
+    /// Reads the call whose frame has come, and says who asks. The outer error ends the connection, the inner one
+    /// is the answer.
+    pub(crate) fn call(&mut self, header: Header) -> Result<Result<(Caller, Request)>> {
+        if header.kind != FrameKind::Call {
+            let text = format!("a {:?} frame came where calls were expected", header.kind);
+            return Err(Error::new(ErrorKind::Protocol, text));
+        }
+        let len = header.body as usize;
+        let call = body::<Call>(&self.inbox.held()[..len]);
+        self.inbox.consume(len);
+        self.job.request(self.service.store.data().now());
+        Ok(call.and_then(|call| Ok((self.caller(call.identity)?, call.request))))
+    }
+
+    fn caller(&mut self, named: Option<Identity>) -> Result<Caller> {
+        if self.session.is_over() {
+            self.session = self.service.sessions.attach(self.session.owner(), self.service.age())?;
+        }
+        self.session.heard(self.service.age());
+        let who = match named {
+            None => self.peer.clone(),
+            Some(named) if self.privileged || named == self.peer => named,
+            Some(named) => {
+                let text = format!("user {} may not act as user {}", self.peer.uid, named.uid);
+                return Err(Error::new(ErrorKind::NotPermitted, text));
+            }
+        };
+        Ok(Caller { who, session: self.session.clone(), privileged: self.privileged })
+    }
+}

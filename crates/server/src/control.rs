@@ -1,0 +1,141 @@
+//! Control connections: many requests at once, answered as they finish.
+//!
+//! A request whose turn it is at once is served on the spot. One that has to wait, for its turn or for a device, is
+//! set aside, and others overtake it. The number set aside is bounded: at the bound nothing more is read, and the
+//! rest stays with the peer. A peer that does not take its answers is not read from either, and given up in the end.
+
+use crate::connection::{Connection, Waited};
+use crate::handle::{Class, class};
+use crate::link::gone;
+use crate::service::{Caller, Service};
+use crate::turns::Entry;
+use forebay_model::{Error, ErrorKind, Result};
+use forebay_policy::OPERATION;
+use forebay_wire::{Answer, Header, Request};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+type Finished = (u64, Answer);
+
+/// Serves a control connection to its end.
+pub(crate) async fn serve(connection: &mut Connection) -> Result<()> {
+    let limit = connection.service.config.limits.in_flight;
+    let (tell, mut finished) = mpsc::channel::<Finished>(limit);
+    let mut aside = 0;
+    loop {
+        while let Ok((id, answer)) = finished.try_recv() {
+            connection.outbox.answer(id, &answer);
+            aside -= 1;
+        }
+        if aside < limit
+            && let Some(header) = connection.inbox.frame()?
+        {
+            if let Some((id, answer)) = begin(connection, header, &tell, &mut aside)? {
+                connection.outbox.answer(id, &answer);
+            }
+            if !connection.outbox.is_full() {
+                continue;
+            }
+        }
+        connection.outbox.flush().await.map_err(|error| gone(&error))?;
+        if aside < limit && connection.inbox.has_frame() {
+            continue;
+        }
+        tokio::select! {
+            Some((id, answer)) = finished.recv() => {
+                connection.outbox.answer(id, &answer);
+                aside -= 1;
+            }
+            waited = connection.wait(), if aside < limit => match waited? {
+                Waited::More => {}
+                Waited::End => break,
+            },
+        }
+    }
+    // What was begun is finished and answered.
+    drop(tell);
+    while let Some((id, answer)) = finished.recv().await {
+        connection.outbox.answer(id, &answer);
+    }
+    connection.outbox.flush().await.map_err(|error| gone(&error))
+}
+
+/// Serves a request on the spot, or sets it aside.
+fn begin(
+    connection: &mut Connection,
+    header: Header,
+    tell: &mpsc::Sender<Finished>,
+    aside: &mut usize,
+) -> Result<Option<Finished>> {
+    let id = header.id;
+    if header.payload > 0 {
+        return Err(Error::new(ErrorKind::Protocol, "a payload came on a control connection"));
+    }
+    let (caller, request) = match connection.call(header)? {
+        Ok(call) => call,
+        Err(error) => return Ok(Some((id, Err(error)))),
+    };
+    let (service, class) = (&connection.service, class(&request));
+    let entry = match class {
+        Class::Urgent | Class::Data => return Ok(Some((id, service.handle(&caller, request)))),
+        Class::Usual | Class::Slow => match service.turns.enter(connection.job.id(), OPERATION) {
+            Ok(entry) => entry,
+            Err(error) => return Ok(Some((id, Err(error)))),
+        },
+    };
+    match (class, entry) {
+        (Class::Usual, Entry::Now(_turn)) => Ok(Some((id, service.handle(&caller, request)))),
+        (class, entry) => {
+            *aside += 1;
+            let (service, promise) = (service.clone(), Promise { id, answer: None, tell: tell.clone() });
+            tokio::spawn(async move {
+                promise.keep(later(service, caller, request, class, entry).await);
+            });
+            Ok(None)
+        }
+    }
+}
+
+/// An answer that will be given, whatever happens to the request.
+struct Promise {
+    id: u64,
+    answer: Option<Answer>,
+    tell: mpsc::Sender<Finished>,
+}
+
+impl Promise {
+    fn keep(mut self, answer: Answer) {
+        self.answer = Some(answer);
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        let answer = self.answer.take().unwrap_or_else(|| Err(failed()));
+        // There is room for every request set aside; only the connection may be gone, and with it who waited.
+        let _ = self.tell.try_send((self.id, answer));
+    }
+}
+
+fn failed() -> Error {
+    Error::new(ErrorKind::Io, "the server failed while it served this request: its log says how")
+}
+
+async fn later(
+    service: Arc<Service>,
+    caller: Caller,
+    request: Request,
+    class: Class,
+    entry: Entry,
+) -> Answer {
+    let turn = entry.turn().await?;
+    if class != Class::Slow {
+        return service.handle(&caller, request);
+    }
+    // A device is waited for without the turn: that would stop others who need no device.
+    drop(turn);
+    let _place = service.syncs.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
+    let work = service.clone();
+    let done = tokio::task::spawn_blocking(move || work.handle(&caller, request)).await;
+    done.unwrap_or_else(|_| Err(failed()))
+}

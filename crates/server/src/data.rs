@@ -1,0 +1,272 @@
+//! Data connections: writes and reads of one job, in order.
+//!
+//! The way of a write: header and body are read, the token is checked, the route chosen; when the first byte of the
+//! payload has come, the turn is waited for, with the payload still in the socket; then space is reserved, filled
+//! from the socket with no copy in between, and committed. Whatever goes wrong before the payload was read, it is
+//! read and thrown away, so that the connection stays in step; an error inside the payload ends the connection.
+//!
+//! The way of a read: token, turn, pieces pinned in their regions, and from there to the socket.
+
+use crate::connection::{Connection, Waited};
+use crate::link::gone;
+use crate::service::Caller;
+use crate::turns::{Pace, Turn};
+use forebay_model::{Access, Bytes, Error, ErrorKind, Result, Uid};
+use forebay_policy::{Cost, Route, Write, route};
+use forebay_store::{Filled, Grant, Piece, Place};
+use forebay_wire::{At, Header, MAX_PAYLOAD, Reply, Request, Token};
+use tokio::time::Instant;
+
+/// How much is read at once: what is checksummed next is still in the cache.
+const CHUNK: usize = 256 << 10;
+/// Where holes are read from.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Why a write was not done.
+enum Failure {
+    /// The rest of the payload is thrown away, and this is the answer.
+    Refused(Error),
+    /// The connection cannot go on.
+    Broken(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Refused(error)
+    }
+}
+
+/// Serves a data connection to its end.
+pub(crate) async fn serve(connection: &mut Connection) -> Result<()> {
+    loop {
+        let Some(header) = connection.inbox.frame()? else {
+            connection.outbox.flush().await.map_err(|error| gone(&error))?;
+            match connection.wait().await? {
+                Waited::More => continue,
+                Waited::End => return Ok(()),
+            }
+        };
+        let mut payload = Payload { left: header.payload, deadline: connection.deadline() };
+        let done = match connection.call(header)? {
+            Ok((caller, Request::Write { token, at })) => {
+                connection.write(&caller, &token, at, &mut payload).await
+            }
+            Ok((caller, Request::Read { token, offset, len })) if header.payload == 0 => {
+                connection.read(&caller, header, &token, offset, len).await
+            }
+            Ok(_) => {
+                let text = "only reads and writes travel on data connections, and only writes with a payload";
+                Err(Failure::Refused(Error::new(ErrorKind::Protocol, text)))
+            }
+            Err(error) => Err(Failure::Refused(error)),
+        };
+        let answer = match done {
+            Ok(None) => continue,
+            Ok(Some(reply)) => Ok(reply),
+            Err(Failure::Refused(error)) => Err(error),
+            Err(Failure::Broken(error)) => return Err(error),
+        };
+        connection.discard(&mut payload).await?;
+        connection.outbox.answer(header.id, &answer);
+        if connection.outbox.is_full() {
+            connection.outbox.flush().await.map_err(|error| gone(&error))?;
+        }
+    }
+}
+
+/// The payload of a frame, as far as it has not been read.
+struct Payload {
+    left: u32,
+    deadline: Instant,
+}
+
+impl Connection {
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.service.config.times.reservation
+    }
+
+    async fn write(
+        &mut self,
+        caller: &Caller,
+        token: &Token,
+        at: At,
+        payload: &mut Payload,
+    ) -> Result<Option<Reply>, Failure> {
+        // Held to the end, so that the file cannot go while its bytes come.
+        let _hold = self.service.claim(caller, token, Access::WRITE)?;
+        let (place, offset) = match at {
+            At::Offset(offset) => (Place::At(offset), Some(offset)),
+            At::End => (Place::End, None),
+        };
+        let len = payload.left;
+        if len == 0 {
+            let offset = match offset {
+                Some(offset) => offset,
+                None => self.service.store.data().facts(token.file)?.size,
+            };
+            return Ok(Some(Reply::Written { offset }));
+        }
+        match route(self.service.mode, Write { offset, len: Bytes(u64::from(len)) }) {
+            Route::Buffer => {}
+        }
+        self.flush_first(len).await?;
+        self.first_byte(payload).await?;
+        let turn = self.turn(len).await?;
+        // From now on somebody's reservation may wait for this peer: the time to fill it starts here.
+        payload.deadline = self.deadline();
+        let mut pace = Pace::new(turn, self.service.config.times.stall, payload.deadline);
+        let parts = self.receive(token.uid, payload, &mut pace).await?;
+        let done = self.service.store.data().commit(token.file, place, parts, self.job.id())?;
+        self.job.wrote(u64::from(len));
+        Ok(Some(Reply::Written { offset: done.offset }))
+    }
+
+    /// Reads the payload into as many reservations as it takes.
+    async fn receive(
+        &mut self,
+        uid: Uid,
+        payload: &mut Payload,
+        pace: &mut Pace,
+    ) -> Result<Vec<Filled>, Failure> {
+        let mut parts = Vec::with_capacity(1);
+        while payload.left > 0 {
+            let mut grant = self.reserve(uid, payload.left)?;
+            let len = grant.len().min(payload.left);
+            let crc = self.fill(&mut grant.as_mut_slice()[..len as usize], payload, pace).await?;
+            parts.push(Filled { grant, len, crc });
+        }
+        Ok(parts)
+    }
+
+    /// Fills reserved space, and returns its checksum.
+    async fn fill(
+        &mut self,
+        space: &mut [u8],
+        payload: &mut Payload,
+        pace: &mut Pace,
+    ) -> Result<u32, Failure> {
+        let (mut filled, mut crc) = (0, 0);
+        while filled < space.len() {
+            let end = space.len().min(filled + CHUNK);
+            let step = pace.step(self.inbox.read_into(&mut space[filled..end])).await;
+            let count = self.progress(step)?;
+            crc = crc32c::crc32c_append(crc, &space[filled..filled + count]);
+            filled += count;
+            payload.left -= u32::try_from(count).expect("a payload has few MiB");
+        }
+        Ok(crc)
+    }
+
+    /// Space for a payload, or for the first part of it.
+    fn reserve(&self, uid: Uid, len: u32) -> Result<Grant> {
+        let data = self.service.store.data();
+        match data.try_reserve(uid, len) {
+            Some(grant) => Ok(grant),
+            None => tokio::task::block_in_place(|| data.reserve(uid, len)),
+        }
+    }
+
+    async fn read(
+        &mut self,
+        caller: &Caller,
+        header: Header,
+        token: &Token,
+        offset: u64,
+        len: u32,
+    ) -> Result<Option<Reply>, Failure> {
+        let _hold = self.service.claim(caller, token, Access::READ)?;
+        let len = len.min(MAX_PAYLOAD);
+        let turn = self.turn(len).await?;
+        let pieces = self.service.store.data().read(token.file, offset, len)?;
+        let (mut slices, mut total) = (Vec::with_capacity(pieces.len()), 0);
+        for piece in &pieces {
+            match piece {
+                Piece::Bytes(view) => {
+                    let bytes: &[u8] = view.as_ref();
+                    total += bytes.len();
+                    slices.push(bytes);
+                }
+                Piece::Zeros(count) => {
+                    let mut left = *count as usize;
+                    total += left;
+                    while left > 0 {
+                        let some = left.min(ZEROS.len());
+                        slices.push(&ZEROS[..some]);
+                        left -= some;
+                    }
+                }
+            }
+        }
+        let times = self.service.config.times;
+        let mut pace = Pace::new(turn, times.stall, Instant::now() + times.answer);
+        let total = u32::try_from(total).expect("no more than was asked for");
+        self.outbox.send_data(header.id, total, &slices, &mut pace).await.map_err(Failure::Broken)?;
+        self.job.read(u64::from(total));
+        Ok(None)
+    }
+
+    async fn turn(&self, len: u32) -> Result<Turn> {
+        self.service.turns.take(self.job.id(), Cost::of(Bytes(u64::from(len)))).await
+    }
+
+    /// Answers gathered so far go out before the socket is waited for: the peer may send the rest only after.
+    async fn flush_first(&mut self, len: u32) -> Result<(), Failure> {
+        if self.inbox.has(len as usize) {
+            return Ok(());
+        }
+        self.outbox.flush().await.map_err(|error| Failure::Broken(gone(&error)))
+    }
+
+    /// Waits, without a turn, until the payload begins to come.
+    async fn first_byte(&mut self, payload: &Payload) -> Result<(), Failure> {
+        if self.inbox.has(1) {
+            return Ok(());
+        }
+        let filled = tokio::time::timeout_at(payload.deadline, self.inbox.fill(1)).await;
+        match filled {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) => Err(Failure::Broken(left())),
+            Ok(Err(error)) => Err(Failure::Broken(gone(&error))),
+            Err(_) => Err(Failure::Broken(self.stalled())),
+        }
+    }
+
+    /// Reads what is left of a payload, and throws it away.
+    async fn discard(&mut self, payload: &mut Payload) -> Result<()> {
+        if payload.left == 0 {
+            return Ok(());
+        }
+        self.outbox.flush().await.map_err(|error| gone(&error))?;
+        let mut bin = vec![0; CHUNK.min(payload.left as usize)];
+        while payload.left > 0 {
+            let end = bin.len().min(payload.left as usize);
+            let step = tokio::time::timeout_at(payload.deadline, self.inbox.read_into(&mut bin[..end])).await;
+            match self.progress(step.ok()) {
+                Ok(count) => payload.left -= u32::try_from(count).expect("a payload has few MiB"),
+                Err(Failure::Broken(error) | Failure::Refused(error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn progress(&self, step: Option<std::io::Result<usize>>) -> Result<usize, Failure> {
+        Err(Failure::Broken(match step {
+            None => self.stalled(),
+            Some(Ok(0)) => left(),
+            Some(Err(error)) => gone(&error),
+            Some(Ok(count)) => return Ok(count),
+        }))
+    }
+
+    fn stalled(&self) -> Error {
+        let limit = self.service.config.times.reservation;
+        Error::new(
+            ErrorKind::Unreachable,
+            format!("a payload did not come within {limit:?}: its space is given up"),
+        )
+    }
+}
+
+fn left() -> Error {
+    Error::new(ErrorKind::Unreachable, "the peer left in the middle of a payload")
+}

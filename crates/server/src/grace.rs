@@ -1,0 +1,73 @@
+//! The time after a start in which clients re-assert what they had open.
+//!
+//! Until it is over, no file that an earlier life of the server may have handed out is buried: neither those that
+//! had no name when the server started, nor those that lose it now. Files made in this life need no such care.
+
+use crate::opens::{Hold, Opens};
+use forebay_model::FileId;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Holds for clients that may still come back.
+pub(crate) struct Grace {
+    /// `None` when the time is over.
+    held: Mutex<Option<Vec<Hold>>>,
+    /// The first file made in this life: ids only grow.
+    first: AtomicU64,
+}
+
+impl Grace {
+    /// Holds what has no name.
+    pub(crate) fn begin(opens: &Arc<Opens>, orphans: Vec<FileId>) -> Grace {
+        let held = orphans.into_iter().map(|file| opens.hold_orphan(file)).collect();
+        Grace { held: Mutex::new(Some(held)), first: AtomicU64::new(u64::MAX) }
+    }
+
+    /// A file was made.
+    pub(crate) fn made(&self, file: FileId) {
+        self.first.fetch_min(file.0, Ordering::Relaxed);
+    }
+
+    /// A file has lost its last name.
+    pub(crate) fn orphaned(&self, opens: &Arc<Opens>, file: FileId) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *held {
+            Some(held) if file.0 < self.first.load(Ordering::Relaxed) => held.push(opens.hold_orphan(file)),
+            _ => {
+                drop(held);
+                opens.orphaned(file);
+            }
+        }
+    }
+
+    /// The time is over: what nobody claimed goes.
+    pub(crate) fn end(&self) {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(held);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::opens::tests::Diary;
+
+    #[test]
+    fn only_files_of_an_earlier_life_wait_for_their_openers() {
+        let diary = Diary::default();
+        let opens = Opens::new(9, Box::new(diary.clone()));
+        let grace = Grace::begin(&opens, vec![FileId(3)]);
+        grace.orphaned(&opens, FileId(4));
+        grace.made(FileId(10));
+        grace.made(FileId(11));
+        grace.orphaned(&opens, FileId(11));
+        grace.orphaned(&opens, FileId(5));
+        diary.check(&["buried 11"]);
+        let reopened = opens.hold(FileId(4)).unwrap();
+        grace.end();
+        diary.check(&["buried 11", "buried 3", "buried 5"]);
+        drop(reopened);
+        grace.orphaned(&opens, FileId(6));
+        diary.check(&["buried 11", "buried 3", "buried 5", "buried 4", "buried 6"]);
+    }
+}

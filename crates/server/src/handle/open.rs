@@ -1,0 +1,176 @@
+//! Open files: made, re-asserted, claimed by requests, synced, closed.
+
+use super::vanished;
+use crate::members::check_maker;
+use crate::opens::Hold;
+use crate::service::{Caller, Service};
+use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Layout, Name, Result};
+use forebay_store::Inode;
+use forebay_wire::{Answer, IfExists, Reply, Token};
+use std::sync::Arc;
+
+/// Bytes in a stripe; with one server, a formality.
+const STRIPE: u64 = 4 << 20;
+/// How often a create starts again because the name came or went meanwhile.
+const TRIES: u32 = 100;
+
+impl Service {
+    pub(super) fn open(&self, caller: &Caller, file: FileId, access: Access, truncate: bool) -> Answer {
+        self.reach(caller, file)?;
+        let hold = Arc::new(self.opens.hold(file)?);
+        let inode = self.store.names().check_open(&caller.who, file, access).map_err(vanished)?;
+        self.opened(caller, file, &inode, access, truncate, hold)
+    }
+
+    pub(super) fn create(
+        &self,
+        caller: &Caller,
+        (dir, name): (FileId, &Name),
+        mode: u16,
+        access: Access,
+        if_exists: IfExists,
+    ) -> Answer {
+        self.reach(caller, dir)?;
+        let (who, names) = (&caller.who, self.store.names());
+        for _ in 0..TRIES {
+            let layout = Layout { servers: vec![self.config.server], stripe: STRIPE };
+            match names.create_file(who, dir, name, mode, layout, self.store.incarnation(), self.now()) {
+                Ok((file, _)) => {
+                    self.grace.made(file);
+                    let hold = Arc::new(self.opens.hold(file)?);
+                    // Whoever makes a file has it open as he likes, whatever its mode.
+                    match names.inode(file) {
+                        Ok(inode) => {
+                            let token = self.seal(caller, file, access);
+                            caller.session.insert(token, hold)?;
+                            return Ok(Reply::Opened {
+                                token,
+                                attr: self.attr(file, &inode)?,
+                                created: true,
+                            });
+                        }
+                        // Somebody has removed it already.
+                        Err(error) if error.kind() == ErrorKind::NotFound => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                Err(error) if error.kind() != ErrorKind::Exists || if_exists == IfExists::Refuse => {
+                    return Err(error);
+                }
+                Err(_) => {
+                    let truncate = if_exists == IfExists::Truncate;
+                    match self.open_entry(caller, dir, name, access, truncate) {
+                        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {}
+                        answer => return answer,
+                    }
+                }
+            }
+        }
+        let text = format!("{name:?} in directory {dir} came and went {TRIES} times: try again");
+        Err(Error::new(ErrorKind::Busy, text))
+    }
+
+    fn open_entry(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &Name,
+        access: Access,
+        truncate: bool,
+    ) -> Answer {
+        let (file, _) = self.store.names().lookup(&caller.who, dir, name)?;
+        let hold = Arc::new(self.opens.hold(file)?);
+        let inode = self.store.names().check_open(&caller.who, file, access)?;
+        self.opened(caller, file, &inode, access, truncate, hold)
+    }
+
+    fn opened(
+        &self,
+        caller: &Caller,
+        file: FileId,
+        inode: &Inode,
+        access: Access,
+        truncate: bool,
+        hold: Arc<Hold>,
+    ) -> Answer {
+        if truncate && inode.kind() == FileKind::File {
+            if !access.write {
+                let text = "a file is cut to nothing only by those who open it for writing";
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
+            self.set_length(file, 0)?;
+        }
+        let token = self.seal(caller, file, access);
+        caller.session.insert(token, hold)?;
+        Ok(Reply::Opened { token, attr: self.attr(file, inode)?, created: false })
+    }
+
+    fn seal(&self, caller: &Caller, file: FileId, access: Access) -> Token {
+        // Stamps are never given twice, not even by another life of the server.
+        let serial = self.now().0;
+        Token { file, access, uid: caller.who.uid, serial, seal: [0; 16] }.seal(&self.seal)
+    }
+
+    pub(super) fn reopen(&self, caller: &Caller, token: &Token) -> Answer {
+        let _hold = self.claim(caller, token, Access::default())?;
+        let inode = self.store.names().inode(token.file).map_err(vanished)?;
+        Ok(Reply::Opened { token: *token, attr: self.attr(token.file, &inode)?, created: false })
+    }
+
+    pub(super) fn close(&self, caller: &Caller, token: &Token) -> Answer {
+        mine(caller, token)?;
+        if caller.session.hold(token).is_none() && !token.is_sealed_by(&self.seal) {
+            return Err(forged(token));
+        }
+        // One that was lost with an earlier life of the server or session is closed as well as one can be.
+        drop(caller.session.remove(token));
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn sync(&self, caller: &Caller, token: &Token) -> Answer {
+        let _hold = self.claim(caller, token, Access::default())?;
+        self.store.data().sync(token.file).map(|()| Reply::Done)
+    }
+
+    /// The file behind a token, held while the request lasts. A token that this session does not know, because the
+    /// server or the client's connections were gone meanwhile, is taken on its seal.
+    pub(crate) fn claim(&self, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {
+        mine(caller, token)?;
+        let hold = match caller.session.hold(token) {
+            Some(hold) => hold,
+            None => self.adopt(caller, token)?,
+        };
+        if (need.read && !token.access.read) || (need.write && !token.access.write) {
+            let what = if need.write { "writing" } else { "reading" };
+            return Err(Error::new(
+                ErrorKind::BadHandle,
+                format!("file {} is not open for {what}", token.file),
+            ));
+        }
+        Ok(hold)
+    }
+
+    fn adopt(&self, caller: &Caller, token: &Token) -> Result<Arc<Hold>> {
+        if !token.is_sealed_by(&self.seal) {
+            return Err(forged(token));
+        }
+        check_maker(&*self.members, token.file)?;
+        let hold = Arc::new(self.opens.hold(token.file)?);
+        self.store.names().inode(token.file).map_err(vanished)?;
+        caller.session.insert(*token, hold.clone())?;
+        Ok(hold)
+    }
+}
+
+fn mine(caller: &Caller, token: &Token) -> Result<()> {
+    if token.uid == caller.who.uid {
+        return Ok(());
+    }
+    let text = format!("user {} cannot use what user {} has opened", caller.who.uid, token.uid);
+    Err(Error::new(ErrorKind::AccessDenied, text))
+}
+
+fn forged(token: &Token) -> Error {
+    let text = format!("the token for file {} was not made by this service: open the file again", token.file);
+    Error::new(ErrorKind::Stale, text)
+}

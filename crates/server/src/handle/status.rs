@@ -1,0 +1,68 @@
+//! What the server says about itself, and how it is told to stop.
+
+use crate::service::{Caller, Service};
+use forebay_model::{Error, ErrorKind, Usage};
+use forebay_store::Start;
+use forebay_wire::{Answer, RecoverySummary, RegionCounts, Reply, Status};
+
+/// Most sentences about damage in one answer, so that it fits a frame.
+const SHOWN: usize = 256;
+
+impl Service {
+    pub(super) fn usage(&self) -> Usage {
+        Usage { files: self.store.names().count(), ..self.store.data().usage() }
+    }
+
+    pub(super) fn status(&self) -> Status {
+        let store = &self.store;
+        let found = store.recovery();
+        let regions = store.data().regions();
+        let mut damage = store.data().damage();
+        damage.truncate(SHOWN);
+        let connections = self.config.limits.connections - self.connections.available_permits();
+        Status {
+            server: self.config.server,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            incarnation: store.incarnation(),
+            pid: std::process::id(),
+            uptime: self.age().as_secs(),
+            store: self.config.store.display().to_string(),
+            medium: store.medium().to_owned(),
+            usage: self.usage(),
+            region_size: u64::from(store.data().geometry().size),
+            regions: RegionCounts {
+                free: regions.free,
+                filling: regions.filling,
+                sealed: regions.sealed,
+                draining: regions.draining,
+                resting: regions.resting,
+            },
+            connections: u32::try_from(connections).unwrap_or(u32::MAX),
+            sessions: u32::try_from(self.sessions.count()).unwrap_or(u32::MAX),
+            opens: self.opens.count(),
+            waiting: self.turns.waiting(),
+            recovery: RecoverySummary {
+                records: found.records,
+                live_bytes: found.live_bytes,
+                torn: found.torn,
+                superseded: found.superseded,
+                machine_crash: store.start() == Start::MachineDied,
+                clean: matches!(store.start(), Start::Fresh | Start::Clean),
+                millis: u64::try_from(self.opening.as_millis()).unwrap_or(u64::MAX),
+            },
+            damage,
+            jobs: self.jobs.status(),
+        }
+    }
+
+    pub(super) fn shutdown(&self, caller: &Caller) -> Answer {
+        if !caller.privileged || !self.trusts(&caller.who) {
+            let text =
+                format!("user {} may not stop this server: only root and its owner may", caller.who.uid);
+            return Err(Error::new(ErrorKind::NotPermitted, text));
+        }
+        tracing::info!(uid = %caller.who.uid, "asked to stop");
+        self.stop();
+        Ok(Reply::Done)
+    }
+}

@@ -1,0 +1,109 @@
+//! The key file: its holder acts as its owner.
+
+use forebay_model::{Error, ErrorKind, Gid, Identity, Result, Uid};
+use forebay_wire::Key;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind as IoKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Longest key file that is read: a key, and room for somebody's line ends.
+const LONGEST: u64 = 256;
+
+/// A key, and whom its holder acts as.
+pub(crate) struct KeyHolder {
+    pub(crate) key: Key,
+    pub(crate) identity: Identity,
+}
+
+/// Reads the key file, or makes it, readable by its owner alone.
+pub(crate) fn open_or_create(path: &Path) -> Result<KeyHolder> {
+    let about = |error: std::io::Error| {
+        let text = format!("cannot use the key file {}: {error}", path.display());
+        Error::new(
+            if error.kind() == IoKind::PermissionDenied { ErrorKind::AccessDenied } else { ErrorKind::Io },
+            text,
+        )
+    };
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(file) => create(file).map_err(about)?,
+        Err(error) if error.kind() == IoKind::AlreadyExists => {}
+        Err(error) => return Err(about(error)),
+    }
+    let file = File::open(path).map_err(about)?;
+    let meta = file.metadata().map_err(about)?;
+    if !meta.is_file() {
+        return Err(Error::new(ErrorKind::Invalid, format!("the key {} is not a file", path.display())));
+    }
+    if meta.mode() & 0o077 != 0 {
+        let text = format!(
+            "the key file {} can be used by others than its owner (mode {:03o}): run \"chmod 600 {0}\", or remove it \
+             for a new key if somebody may have read it",
+            path.display(),
+            meta.mode() & 0o777
+        );
+        return Err(Error::new(ErrorKind::NotPermitted, text));
+    }
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text).map_err(about)?;
+    let key = Key::from_text(&text).map_err(|error| {
+        let advice = "remove the file, and a new key is made";
+        Error::new(
+            ErrorKind::Invalid,
+            format!("the key file {} is damaged: {error}: {advice}", path.display()),
+        )
+    })?;
+    // The key stands for one person, not for that person's groups: those may have changed since it was made.
+    let identity = Identity { uid: Uid(meta.uid()), gid: Gid(meta.gid()), groups: Vec::new() };
+    Ok(KeyHolder { key, identity })
+}
+
+fn create(mut file: File) -> std::io::Result<()> {
+    let key = Key::new(random().map_err(std::io::Error::other)?);
+    file.write_all(key.to_text().as_bytes())?;
+    file.sync_all()
+}
+
+/// Thirty-two bytes that nobody can guess.
+pub(crate) fn random() -> Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(error) => Err(Error::new(ErrorKind::Io, format!("the system gives no random numbers: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{Permissions, set_permissions, write};
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_is_made_once_and_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let first = open_or_create(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
+        let again = open_or_create(&path).unwrap();
+        assert_eq!(first.key.as_bytes(), again.key.as_bytes());
+        assert_eq!(again.identity.uid, Uid(path.metadata().unwrap().uid()));
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_or_that_is_none_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        open_or_create(&path).unwrap();
+        for mode in [0o640, 0o604, 0o620, 0o777] {
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let error = open_or_create(&path).err().expect("refused");
+            assert_eq!(error.kind(), ErrorKind::NotPermitted);
+            assert!(error.to_string().contains("chmod 600"), "{error}");
+        }
+        set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        write(&path, "not a key").unwrap();
+        assert!(open_or_create(&path).err().expect("refused").to_string().contains("damaged"));
+        assert_eq!(open_or_create(dir.path()).err().expect("refused").kind(), ErrorKind::Invalid);
+    }
+}

@@ -1,0 +1,182 @@
+//! Which files are open, by anybody: they outlive their last name until the last hold on them is let go.
+//!
+//! **Invariant**: whoever reads or changes the bytes of a file has a [`Hold`] on it, so that they are never
+//! removed under his hands; each file without a name is buried exactly once.
+
+use forebay_model::{Error, ErrorKind, FileId, Result};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What happens when nobody has a file open any more.
+pub(crate) trait Afterwards: Send + Sync {
+    /// It still has a name.
+    fn closed(&self, file: FileId);
+
+    /// It has none: nobody can ever reach it again.
+    fn bury(&self, file: FileId);
+}
+
+/// Open files of all sessions.
+pub(crate) struct Opens {
+    table: Mutex<Table>,
+    limit: usize,
+    afterwards: Box<dyn Afterwards>,
+    retired: AtomicBool,
+}
+
+#[derive(Default)]
+struct Table {
+    files: HashMap<FileId, Open>,
+    total: usize,
+}
+
+#[derive(Default)]
+struct Open {
+    count: usize,
+    orphan: bool,
+}
+
+/// Keeps a file from being removed.
+pub(crate) struct Hold {
+    file: FileId,
+    opens: Arc<Opens>,
+}
+
+impl Opens {
+    pub(crate) fn new(limit: usize, afterwards: Box<dyn Afterwards>) -> Arc<Opens> {
+        Arc::new(Opens { table: Mutex::default(), limit, afterwards, retired: AtomicBool::new(false) })
+    }
+
+    /// Holds a file. Whether it exists has to be asked afterwards: only then the answer stays true.
+    pub(crate) fn hold(self: &Arc<Opens>, file: FileId) -> Result<Hold> {
+        let mut table = self.lock();
+        if table.total >= self.limit {
+            let text = format!("{} files are open already: close some, or raise limits.opens", self.limit);
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        table.total += 1;
+        table.files.entry(file).or_default().count += 1;
+        Ok(Hold { file, opens: self.clone() })
+    }
+
+    /// The file has lost its last name. It is buried now, or when the last hold on it is let go.
+    pub(crate) fn orphaned(&self, file: FileId) {
+        let open = match self.lock().files.get_mut(&file) {
+            Some(open) => {
+                open.orphan = true;
+                true
+            }
+            None => false,
+        };
+        if !open {
+            self.afterwards.bury(file);
+        }
+    }
+
+    /// Holds a file without a name for its unknown openers, whatever the limit.
+    pub(crate) fn hold_orphan(self: &Arc<Opens>, file: FileId) -> Hold {
+        let mut table = self.lock();
+        table.total += 1;
+        let open = table.files.entry(file).or_default();
+        open.count += 1;
+        open.orphan = true;
+        Hold { file, opens: self.clone() }
+    }
+
+    /// The server ends: what is let go from now on is not closed, because its openers will come back for it.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::SeqCst);
+    }
+
+    /// How many holds there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.lock().total as u64
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let orphan = {
+            let mut table = self.opens.lock();
+            table.total -= 1;
+            let open = table.files.get_mut(&self.file).expect("what is held is in the table");
+            open.count -= 1;
+            let (left, orphan) = (open.count, open.orphan);
+            if left > 0 {
+                return;
+            }
+            table.files.remove(&self.file);
+            orphan
+        };
+        if self.opens.retired.load(Ordering::SeqCst) {
+            return;
+        }
+        match orphan {
+            true => self.opens.afterwards.bury(self.file),
+            false => self.opens.afterwards.closed(self.file),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Writes down what happened.
+    #[derive(Clone, Default)]
+    pub(crate) struct Diary(Arc<Mutex<Vec<String>>>);
+
+    impl Diary {
+        fn note(&self, what: &str, file: FileId) {
+            self.0.lock().unwrap().push(format!("{what} {file}"));
+        }
+
+        pub(crate) fn check(&self, expected: &[&str]) {
+            assert_eq!(*self.0.lock().unwrap(), expected);
+        }
+    }
+
+    impl Afterwards for Diary {
+        fn closed(&self, file: FileId) {
+            self.note("closed", file);
+        }
+
+        fn bury(&self, file: FileId) {
+            self.note("buried", file);
+        }
+    }
+
+    #[test]
+    fn the_last_hold_on_a_file_without_a_name_buries_it() {
+        let diary = Diary::default();
+        let opens = Opens::new(3, Box::new(diary.clone()));
+        let file = FileId(9);
+        let (one, two) = (opens.hold(file).unwrap(), opens.hold(file).unwrap());
+        drop(one);
+        diary.check(&[]);
+        drop(two);
+        diary.check(&["closed 9"]);
+        opens.orphaned(file);
+        diary.check(&["closed 9", "buried 9"]);
+
+        let (one, two) = (opens.hold(FileId(7)).unwrap(), opens.hold(FileId(8)).unwrap());
+        opens.orphaned(FileId(7));
+        let three = opens.hold(FileId(7)).unwrap();
+        assert_eq!(opens.hold(file).err().expect("refused").kind(), ErrorKind::Busy);
+        drop((one, two));
+        diary.check(&["closed 9", "buried 9", "closed 8"]);
+        drop(three);
+        drop(opens.hold_orphan(FileId(6)));
+        diary.check(&["closed 9", "buried 9", "closed 8", "buried 7", "buried 6"]);
+        assert_eq!(opens.count(), 0);
+        let last = opens.hold_orphan(FileId(5));
+        opens.retire();
+        drop(last);
+        diary.check(&["closed 9", "buried 9", "closed 8", "buried 7", "buried 6"]);
+    }
+}

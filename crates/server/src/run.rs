@@ -1,0 +1,259 @@
+//! The life of a server: it opens its store, listens, serves, and leaves everything in order.
+
+use crate::config::{Config, Medium};
+use crate::connection;
+use crate::members::Fixed;
+use crate::service::{Service, stopped};
+use crate::transport::Listener;
+use forebay_backend::{Backend, Nothing};
+use forebay_model::{Error, ErrorKind, Gid, Result, Uid};
+use forebay_store::{Store, StoreConfig};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+/// Fewest threads: calls of the metadata store are made in them, and one that stalls must not stop the others.
+const FEWEST_THREADS: usize = 4;
+/// How often the cleaner looks whether there is something to do.
+const TIDY: Duration = Duration::from_millis(20);
+/// What an accept that failed waits before the next: most likely all descriptors are in use.
+const AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// Starts servers.
+#[derive(Clone, Copy, Debug)]
+pub struct Server;
+
+/// Where a server can be reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Addresses {
+    /// The path of its Unix socket.
+    pub unix: PathBuf,
+    /// Its address on TCP, if it has one.
+    pub tcp: Option<SocketAddr>,
+    /// The key file that TCP clients need.
+    pub key: PathBuf,
+}
+
+/// A server that runs in this process, on threads of its own. Dropping it stops it and waits for its end.
+pub struct Running {
+    stopper: Stopper,
+    addresses: Addresses,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+/// Stops a server; can be given to whoever hears the signals.
+#[derive(Clone)]
+pub struct Stopper(watch::Sender<bool>);
+
+impl Stopper {
+    /// Tells the server to stop, and does not wait.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl Server {
+    /// Opens or makes the store, and serves it. Returns when clients can connect; recovery may take its time.
+    pub fn start(config: Config) -> Result<Running> {
+        Server::start_before(config, Arc::new(Nothing))
+    }
+
+    /// The same, in front of a back end.
+    pub fn start_before(config: Config, backend: Arc<dyn Backend>) -> Result<Running> {
+        config.check()?;
+        let begin = Instant::now();
+        let store = Store::open_or_create(&store_config(&config))?;
+        for note in store.notes() {
+            tracing::warn!("{note}");
+        }
+        let recovery = store.recovery();
+        tracing::info!(store = %config.store.display(), start = ?store.start(), ?recovery, "the store is open");
+        let members = Box::new(Fixed::new([config.server]));
+        let service = Arc::new(Service::new(config, (store, begin.elapsed()), backend, members)?);
+        let (ready, is_ready) = mpsc::channel();
+        let stopper = Stopper(service.stopper());
+        let thread = std::thread::Builder::new()
+            .name("forebay".to_owned())
+            .spawn(move || run(&service, &ready))
+            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
+        match is_ready.recv() {
+            Ok(addresses) => Ok(Running { stopper, addresses, thread: Some(thread) }),
+            // It ended before it was ready, and knows why.
+            Err(_) => Err(join(thread).err().unwrap_or_else(|| ErrorKind::Io.into())),
+        }
+    }
+}
+
+impl Running {
+    /// Where clients find it.
+    #[must_use]
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// Something that can stop it from elsewhere.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Waits until somebody stops it, and it has left everything in order.
+    pub fn wait(mut self) -> Result<()> {
+        self.thread.take().map_or(Ok(()), join)
+    }
+
+    /// Stops it, and waits until it has left everything in order.
+    pub fn shutdown(self) -> Result<()> {
+        self.stopper.stop();
+        self.wait()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(Err(error)) = self.thread.take().map(join) {
+            tracing::error!(%error, "the server did not end in order");
+        }
+    }
+}
+
+fn join(thread: JoinHandle<Result<()>>) -> Result<()> {
+    thread.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the server panicked")))
+}
+
+fn store_config(config: &Config) -> StoreConfig {
+    StoreConfig {
+        dir: config.store.clone(),
+        server: config.server,
+        capacity: config.capacity,
+        region: config.region,
+        medium: match config.medium {
+            Medium::Memory => forebay_store::Medium::Memory,
+            Medium::Disk => forebay_store::Medium::Disk,
+        },
+        owner: (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw())),
+        root_mode: config.root_mode,
+    }
+}
+
+/// The server's own thread.
+fn run(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Result<()> {
+    let cores = std::thread::available_parallelism().map_or(FEWEST_THREADS, usize::from);
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(cores.max(FEWEST_THREADS))
+        .thread_name("forebay-worker")
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start the server's threads: {error}")))?;
+    let served = runtime.block_on(serve(service, ready));
+    end(service, runtime);
+    served?;
+    service.store.close()?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Ends what is still going on. What clients have open stays open: they will re-assert it.
+fn end(service: &Service, runtime: Runtime) {
+    service.stop();
+    service.opens.retire();
+    runtime.shutdown_timeout(service.config.times.farewell);
+}
+
+async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Result<()> {
+    let config = &service.config;
+    let mut listeners = vec![Listener::unix(&config.socket_path())?];
+    if config.tcp {
+        listeners.push(Listener::tcp(config.listen).await?);
+    }
+    let addresses = Addresses {
+        unix: config.socket_path(),
+        tcp: listeners.iter().find_map(Listener::tcp_address),
+        key: config.key_path(),
+    };
+    let (members, epoch) = (service.members.members(), service.members.epoch());
+    tracing::info!(?addresses, ?members, epoch, "serving");
+    // Whoever started the server may have lost interest; it serves all the same until it is stopped.
+    let _ = ready.send(addresses);
+
+    let (alive, mut all_gone) = tokio::sync::mpsc::channel::<()>(1);
+    let handshakes = Arc::new(Semaphore::new(config.limits.handshakes));
+    for listener in listeners {
+        tokio::spawn(accept(service.clone(), listener, handshakes.clone(), alive.clone()));
+    }
+    tokio::spawn(sweep(service.clone()));
+    let tidier = service.clone();
+    tokio::task::spawn_blocking(move || tidy(&tidier));
+
+    stopped(&mut service.stopping()).await;
+    drop(alive);
+    if timeout(config.times.farewell, all_gone.recv()).await.is_err() {
+        tracing::warn!(after = ?config.times.farewell, "requests in progress were given up");
+    }
+    Ok(())
+}
+
+/// Lets peers in. No more than the limit are in their handshake; the others wait in the kernel's queue.
+async fn accept(
+    service: Arc<Service>,
+    listener: Listener,
+    handshakes: Arc<Semaphore>,
+    alive: tokio::sync::mpsc::Sender<()>,
+) {
+    let mut stopping = service.stopping();
+    loop {
+        let next = async {
+            let permit = handshakes.clone().acquire_owned().await;
+            (listener.accept().await, permit)
+        };
+        tokio::select! {
+            (accepted, permit) = next => match accepted {
+                Ok(transport) => {
+                    let (service, alive) = (service.clone(), alive.clone());
+                    tokio::spawn(async move {
+                        connection::serve(service, transport, permit).await;
+                        drop(alive);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    sleep(AFTER_FAILURE).await;
+                }
+            },
+            () = stopped(&mut stopping) => return,
+        }
+    }
+}
+
+/// Ends silent sessions, and the time of grace after the start.
+async fn sweep(service: Arc<Service>) {
+    let silence = service.config.times.session;
+    let mut in_grace = true;
+    loop {
+        sleep((silence / 8).clamp(Duration::from_millis(10), Duration::from_secs(5))).await;
+        if in_grace && service.age() >= silence {
+            in_grace = false;
+            tokio::task::block_in_place(|| service.grace.end());
+        }
+        let ended = tokio::task::block_in_place(|| service.sessions.expire(service.age(), silence));
+        if ended > 0 {
+            tracing::info!(ended, "clients were silent for too long: their files are closed");
+        }
+    }
+}
+
+/// Keeps regions ready for the next burst.
+fn tidy(service: &Service) {
+    let stopping = service.stopping();
+    while !*stopping.borrow() {
+        if !service.store.data().tidy() {
+            std::thread::sleep(TIDY);
+        }
+    }
+}

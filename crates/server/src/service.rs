@@ -1,0 +1,170 @@
+//! Everything the connections of a server share, and the introduction of policy, store and back end.
+
+use crate::config::Config;
+use crate::grace::Grace;
+use crate::jobs::Jobs;
+use crate::key::{self, KeyHolder};
+use crate::members::Membership;
+use crate::opens::{Afterwards, Opens};
+use crate::session::{Session, Sessions};
+use crate::turns::Turns;
+use forebay_backend::Backend;
+use forebay_model::{Error, ErrorKind, FileId, Identity, Result, Uid};
+use forebay_policy::{Fifo, Mode};
+use forebay_store::{Batch, Store};
+use forebay_wire::Key;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, watch};
+
+/// Flushes to a device that go on at the same time.
+const SYNCS: usize = 8;
+/// Where the metadata store keeps the key that seals tokens.
+const SEAL: &[u8] = b"k";
+
+/// A server, without its sockets.
+pub(crate) struct Service {
+    pub(crate) config: Config,
+    pub(crate) store: Arc<Store>,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) members: Box<dyn Membership>,
+    pub(crate) turns: Arc<Turns>,
+    pub(crate) sessions: Sessions,
+    pub(crate) opens: Arc<Opens>,
+    pub(crate) grace: Grace,
+    pub(crate) jobs: Jobs,
+    pub(crate) connections: Semaphore,
+    pub(crate) syncs: Semaphore,
+    pub(crate) mode: Mode,
+    /// What proves a TCP client.
+    pub(crate) key: KeyHolder,
+    /// What seals tokens.
+    pub(crate) seal: Key,
+    /// Whom the server runs as: may act for anybody, as root may.
+    owner: Uid,
+    /// How long it took to open the store.
+    pub(crate) opening: Duration,
+    stop: watch::Sender<bool>,
+    started: Instant,
+}
+
+/// Who asks, in one request.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    /// On whose behalf.
+    pub(crate) who: Identity,
+    /// The client.
+    pub(crate) session: Arc<Session>,
+    /// Whether the connection belongs to root or the service's owner.
+    pub(crate) privileged: bool,
+}
+
+impl Service {
+    pub(crate) fn new(
+        config: Config,
+        (store, opening): (Store, Duration),
+        backend: Arc<dyn Backend>,
+        members: Box<dyn Membership>,
+    ) -> Result<Service> {
+        let limits = config.limits;
+        let store = Arc::new(store);
+        let opens = Opens::new(limits.opens, Box::new(Undertaker(store.clone())));
+        let grace = Grace::begin(&opens, store.names().orphans()?);
+        Ok(Service {
+            key: key::open_or_create(&config.key_path())?,
+            seal: seal(&store)?,
+            backend,
+            members,
+            turns: Turns::new(Box::new(Fifo::default()), limits.turns, limits.waiting),
+            sessions: Sessions::new(limits.sessions, limits.session_opens),
+            opens,
+            grace,
+            jobs: Jobs::new(limits.jobs),
+            connections: Semaphore::new(limits.connections),
+            syncs: Semaphore::new(SYNCS),
+            mode: Mode::Buffer,
+            owner: Uid(rustix::process::geteuid().as_raw()),
+            stop: watch::Sender::new(false),
+            opening,
+            started: Instant::now(),
+            store,
+            config,
+        })
+    }
+
+    /// How long the server has been up: the clock of sessions.
+    pub(crate) fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Whether a peer may act for others.
+    pub(crate) fn trusts(&self, peer: &Identity) -> bool {
+        peer.is_root() || peer.uid == self.owner
+    }
+
+    /// Ends the server: everything that waits is woken and goes.
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Something that can end the server, and does not keep it.
+    pub(crate) fn stopper(&self) -> watch::Sender<bool> {
+        self.stop.clone()
+    }
+
+    /// For those who want to know when the server ends.
+    pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
+        self.stop.subscribe()
+    }
+
+    /// Asks the back end, which may take its time.
+    pub(crate) fn behind<T>(&self, ask: impl FnOnce(&dyn Backend) -> Result<T>) -> Result<T> {
+        match self.backend.exists() {
+            true => tokio::task::block_in_place(|| ask(&*self.backend)),
+            false => ask(&*self.backend),
+        }
+    }
+}
+
+/// Waits until the server ends. Safe to cancel.
+pub(crate) async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    // An error would mean that the service is gone, and with it the server.
+    let _ = stopping.wait_for(|&stops| stops).await;
+}
+
+/// The key that seals tokens: made once in the life of a store.
+fn seal(store: &Store) -> Result<Key> {
+    if let Some(bytes) = store.meta().get(SEAL)? {
+        return match <[u8; 32]>::try_from(bytes) {
+            Ok(bytes) => Ok(Key::new(bytes)),
+            Err(bytes) => {
+                let text = format!("the store's seal has {} bytes instead of 32: it is damaged", bytes.len());
+                Err(Error::new(ErrorKind::BadStore, text))
+            }
+        };
+    }
+    let bytes = key::random()?;
+    let mut batch = Batch::default();
+    batch.put(SEAL, bytes);
+    store.meta().commit(batch)?;
+    store.meta().sync()?;
+    Ok(Key::new(bytes))
+}
+
+/// Settles files after their last close, and removes those without a name.
+struct Undertaker(Arc<Store>);
+
+impl Afterwards for Undertaker {
+    fn closed(&self, file: FileId) {
+        if let Err(error) = self.0.data().settle(file) {
+            tracing::error!(%file, %error, "a closed file could not be settled; the next start will do it");
+        }
+    }
+
+    fn bury(&self, file: FileId) {
+        let buried = self.0.names().bury(file).and_then(|batch| self.0.data().delete(file, batch));
+        if let Err(error) = buried {
+            tracing::error!(%file, %error, "a file without a name could not be removed; the next start will do it");
+        }
+    }
+}
