@@ -1,1 +1,49 @@
-//! The client: path walk, open files, transports, and a blocking façade
+//! The client: paths and open files of a Forebay service, over TCP and Unix sockets.
+//!
+//! [`Client`] and [`File`] are async; [`blocking`] has the same for code that waits.
+//!
+//! ```text
+//! client, file, dir      paths, open files, listings        what callers see
+//! by_id                  the same by ids                    what a mount needs
+//! session, opens         what outlives a connection         retry, reconnect, re-established files
+//! line                   the control connection             many calls at once
+//! transfer, flow, data   payload                            split, pipelined, straight from and to the caller
+//! handshake, transport   first words, sockets
+//! ```
+//!
+//! **Invariant**: a request that must happen only once is sent a second time only if no byte of the first had
+//! left; whatever else cannot be answered ends in an error within the configured time. A connection on which a
+//! transfer was given up half-way is closed, never used again.
+//!
+//! **Deliberately absent**: caches of names, attributes or bytes (a write that returned is visible to every later
+//! read, anywhere), locks around files (disjoint writers share none), background writing, environment variables
+//! other than those that describe the job.
+
+#![forbid(unsafe_code)]
+
+mod address;
+pub mod blocking;
+mod by_id;
+mod client;
+mod config;
+mod data;
+mod dir;
+mod file;
+mod flow;
+mod handshake;
+mod job;
+mod line;
+mod opens;
+mod path;
+mod retry;
+mod session;
+mod transfer;
+mod transport;
+
+pub use address::Address;
+pub use by_id::{ById, MAX_LINKS};
+pub use client::Client;
+pub use config::{ClientConfig, Credential};
+pub use dir::{Listing, ReadDir};
+pub use file::{File, OpenOptions};
+pub use job::{job_from_environment, job_of_this_process};

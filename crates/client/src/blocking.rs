@@ -1,0 +1,166 @@
+//! The same client for code that waits: every method does what its async namesake does.
+//!
+//! One small runtime serves all blocking clients of a process. Calls from within an async task would block the
+//! task's thread, and are refused with a panic by tokio: use the async client there.
+
+use crate::dir::Listing;
+use crate::file::OpenOptions;
+use crate::{ById, ClientConfig};
+use forebay_model::{
+    Attr, Change, Error, ErrorKind, FileId, Gid, Identity, Name, Result, SetTime, Uid, Usage,
+};
+use forebay_wire::{Entry, RenameMode, Status, Token, Welcome, XattrMode};
+use std::path::Path;
+use std::sync::OnceLock;
+use tokio::runtime::{Builder, Runtime};
+
+static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
+
+fn runtime() -> Result<&'static Runtime> {
+    let made = RUNTIME.get_or_init(|| {
+        let runtime =
+            Builder::new_multi_thread().worker_threads(2).thread_name("forebay-client").enable_all().build();
+        runtime.map_err(|error| error.to_string())
+    });
+    made.as_ref()
+        .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start the client's threads: {error}")))
+}
+
+macro_rules! blocking {
+    ($owner:ident: $($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
+        impl $owner {
+            $(
+                #[doc = concat!("See [`", stringify!($owner), "::", stringify!($name), "`](crate::", stringify!($owner), "::", stringify!($name), ").")]
+                pub fn $name(&self, $($arg: $type),*) -> Result<$out> {
+                    runtime()?.block_on(self.inner.$name($($arg),*))
+                }
+            )*
+        }
+    };
+}
+
+/// A client that blocks.
+#[derive(Clone)]
+pub struct Client {
+    inner: crate::Client,
+}
+
+impl Client {
+    /// See [`Client::connect`](crate::Client::connect).
+    pub fn connect(config: ClientConfig) -> Result<Client> {
+        let inner = runtime()?.block_on(crate::Client::connect(config))?;
+        Ok(Client { inner })
+    }
+
+    /// See [`Client::as_identity`](crate::Client::as_identity).
+    #[must_use]
+    pub fn as_identity(&self, identity: Identity) -> Client {
+        Client { inner: self.inner.as_identity(identity) }
+    }
+
+    /// The calls by id; they are async, for [`Client::wait`].
+    #[must_use]
+    pub fn by_id(&self) -> &ById {
+        self.inner.by_id()
+    }
+
+    /// The async client behind this one.
+    #[must_use]
+    pub fn inner(&self) -> &crate::Client {
+        &self.inner
+    }
+
+    /// Waits for any future of the async client, on the runtime all blocking clients share.
+    pub fn wait<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        runtime()?.block_on(future)
+    }
+
+    /// See [`Client::open`](crate::Client::open).
+    pub fn open(&self, path: impl AsRef<Path>, options: OpenOptions) -> Result<File> {
+        let inner = runtime()?.block_on(self.inner.open(path, options))?;
+        Ok(File { inner })
+    }
+
+    /// See [`Client::read_dir`](crate::Client::read_dir).
+    pub fn read_dir(&self, path: impl AsRef<Path>, listing: Listing) -> Result<ReadDir> {
+        let inner = runtime()?.block_on(self.inner.read_dir(path, listing))?;
+        Ok(ReadDir { inner })
+    }
+}
+
+blocking! { Client:
+    welcome() -> Welcome;
+    stat(path: impl AsRef<Path>) -> Attr;
+    lstat(path: impl AsRef<Path>) -> Attr;
+    mkdir(path: impl AsRef<Path>, mode: u16) -> Attr;
+    rmdir(path: impl AsRef<Path>) -> ();
+    unlink(path: impl AsRef<Path>) -> ();
+    rename(from: impl AsRef<Path>, to: impl AsRef<Path>, mode: RenameMode) -> ();
+    link(file: impl AsRef<Path>, to: impl AsRef<Path>) -> Attr;
+    symlink(target: impl AsRef<Path>, path: impl AsRef<Path>) -> Attr;
+    read_link(path: impl AsRef<Path>) -> Vec<u8>;
+    set_attr(path: impl AsRef<Path>, follow: bool, change: Change) -> Attr;
+    chmod(path: impl AsRef<Path>, mode: u16) -> Attr;
+    chown(path: impl AsRef<Path>, uid: Option<Uid>, gid: Option<Gid>) -> Attr;
+    utimens(path: impl AsRef<Path>, atime: Option<SetTime>, mtime: Option<SetTime>) -> Attr;
+    truncate(path: impl AsRef<Path>, size: u64) -> ();
+    get_xattr(path: impl AsRef<Path>, name: &str) -> Vec<u8>;
+    set_xattr(path: impl AsRef<Path>, name: &str, value: &[u8], mode: XattrMode) -> ();
+    list_xattr(path: impl AsRef<Path>) -> Vec<Name>;
+    remove_xattr(path: impl AsRef<Path>, name: &str) -> ();
+    statfs() -> Usage;
+    status() -> Status;
+    sync_all() -> ();
+    shutdown() -> ();
+    ping() -> ();
+}
+
+/// An open file whose calls block.
+pub struct File {
+    inner: crate::File,
+}
+
+impl File {
+    /// See [`File::id`](crate::File::id).
+    #[must_use]
+    pub fn id(&self) -> FileId {
+        self.inner.id()
+    }
+
+    /// See [`File::token`](crate::File::token).
+    #[must_use]
+    pub fn token(&self) -> Token {
+        self.inner.token()
+    }
+
+    /// See [`File::close`](crate::File::close).
+    pub fn close(self) -> Result<()> {
+        runtime()?.block_on(self.inner.close())
+    }
+}
+
+blocking! { File:
+    pread(offset: u64, into: &mut [u8]) -> usize;
+    pwrite(offset: u64, data: &[u8]) -> ();
+    append(data: &[u8]) -> u64;
+    truncate(size: u64) -> ();
+    punch(offset: u64, len: u64) -> ();
+    sync() -> ();
+    stat() -> Attr;
+}
+
+/// A directory being listed.
+pub struct ReadDir {
+    inner: crate::ReadDir,
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Result<Entry>> {
+        match runtime() {
+            Ok(runtime) => runtime.block_on(self.inner.next()).transpose(),
+            Err(error) => Some(Err(error)),
+        }
+    }
+}

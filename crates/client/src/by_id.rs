@@ -1,0 +1,190 @@
+//! Everything that can be asked about files and directories by their ids: what a mount needs, and what paths
+//! are resolved with.
+
+use crate::File;
+use crate::opens::unexpected;
+use crate::session::{Session, Who};
+use forebay_model::{Access, Attr, Change, Error, ErrorKind, FileId, MAX_PATH, Name, Result};
+use forebay_wire::{Entry, IfExists, RenameMode, Reply, Request, XattrMode};
+use std::sync::Arc;
+
+/// How many symbolic links one path may lead through.
+pub const MAX_LINKS: usize = 40;
+
+/// Calls by id. Made by [`Client::by_id`](crate::Client::by_id).
+#[derive(Clone)]
+pub struct ById {
+    pub(crate) session: Arc<Session>,
+    pub(crate) who: Who,
+}
+
+/// Asks, and takes the one kind of reply that answers the request.
+macro_rules! ask {
+    ($self:ident, $request:expr, $reply:pat => $value:expr) => {{
+        let request = $request;
+        match $self.session.call(&$self.who, &request).await? {
+            $reply => Ok($value),
+            other => Err(unexpected(&request, &other)),
+        }
+    }};
+}
+
+/// What one request makes of a path.
+pub(crate) enum Step {
+    Found(Attr),
+    Link { dir: FileId, target: Vec<u8>, rest: Vec<u8> },
+}
+
+impl ById {
+    pub(crate) async fn step(&self, dir: FileId, path: &[u8], follow: bool) -> Result<Step> {
+        let request = Request::Walk { dir, path: path.to_vec(), follow };
+        match self.session.call(&self.who, &request).await? {
+            Reply::Found(attr) => Ok(Step::Found(attr)),
+            Reply::Link { dir, target, rest } => Ok(Step::Link { dir, target, rest }),
+            other => Err(unexpected(&request, &other)),
+        }
+    }
+
+    /// Walks a path from a directory, through symbolic links; through one in the last place only if `follow`.
+    /// Absolute links lead from the service's root.
+    pub async fn walk(&self, dir: FileId, path: &[u8], follow: bool) -> Result<Attr> {
+        let (mut dir, mut path) = (dir, path.to_vec());
+        for _ in 0..=MAX_LINKS {
+            if path.len() > MAX_PATH {
+                return Err(too_long());
+            }
+            // What ends in a slash means the directory behind the link.
+            let through = follow || path.ends_with(b"/");
+            match self.step(dir, &path, through).await? {
+                Step::Found(attr) => return Ok(attr),
+                Step::Link { dir: holder, target, rest } => (dir, path) = behind(holder, target, &rest),
+            }
+        }
+        Err(ErrorKind::TooManyLinks.into())
+    }
+
+    /// Attributes of a file.
+    pub async fn get_attr(&self, file: FileId) -> Result<Attr> {
+        ask!(self, Request::GetAttr { file }, Reply::Attr(attr) => attr)
+    }
+
+    /// Changes attributes, and returns them all.
+    pub async fn set_attr(&self, file: FileId, change: Change) -> Result<Attr> {
+        ask!(self, Request::SetAttr { file, change }, Reply::Attr(attr) => attr)
+    }
+
+    /// Opens a file.
+    pub async fn open(&self, file: FileId, access: Access, truncate: bool) -> Result<File> {
+        let opened = self.session.open(&self.who, Request::Open { file, access, truncate }).await?;
+        Ok(File::new(opened.held, &opened.attr, format!("file {file}")))
+    }
+
+    /// Makes a file, or opens the one that is there; says whether it was made. A symbolic link that is there is
+    /// not followed: `TooManyLinks`.
+    pub async fn create(
+        &self,
+        dir: FileId,
+        name: Name,
+        mode: u16,
+        access: Access,
+        if_exists: IfExists,
+    ) -> Result<(File, bool)> {
+        let label = format!("\"{name}\" in directory {dir}");
+        let request = Request::Create { dir, name, mode, access, if_exists };
+        let opened = self.session.open(&self.who, request).await?;
+        Ok((File::new(opened.held, &opened.attr, label), opened.created))
+    }
+
+    /// Sets the length of a file.
+    pub async fn truncate(&self, file: FileId, size: u64) -> Result<()> {
+        ask!(self, Request::TruncateFile { file, size }, Reply::Done => ())
+    }
+
+    /// Makes a directory.
+    pub async fn mkdir(&self, dir: FileId, name: Name, mode: u16) -> Result<Attr> {
+        ask!(self, Request::MakeDir { dir, name, mode }, Reply::Attr(attr) => attr)
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, dir: FileId, name: Name) -> Result<()> {
+        ask!(self, Request::RemoveDir { dir, name }, Reply::Done => ())
+    }
+
+    /// Removes a name of a file.
+    pub async fn unlink(&self, dir: FileId, name: Name) -> Result<()> {
+        ask!(self, Request::Unlink { dir, name }, Reply::Done => ())
+    }
+
+    /// Moves a name.
+    pub async fn rename(
+        &self,
+        dir: FileId,
+        name: Name,
+        to_dir: FileId,
+        to_name: Name,
+        mode: RenameMode,
+    ) -> Result<()> {
+        ask!(self, Request::Rename { dir, name, to_dir, to_name, mode }, Reply::Done => ())
+    }
+
+    /// Gives a file one more name.
+    pub async fn link(&self, file: FileId, dir: FileId, name: Name) -> Result<Attr> {
+        ask!(self, Request::Link { file, dir, name }, Reply::Attr(attr) => attr)
+    }
+
+    /// Makes a symbolic link.
+    pub async fn symlink(&self, dir: FileId, name: Name, target: &[u8]) -> Result<Attr> {
+        ask!(self, Request::Symlink { dir, name, target: target.to_vec() }, Reply::Attr(attr) => attr)
+    }
+
+    /// What a symbolic link says.
+    pub async fn read_link(&self, file: FileId) -> Result<Vec<u8>> {
+        ask!(self, Request::ReadLink { file }, Reply::Target(target) => target)
+    }
+
+    /// Some entries of a directory, and the cookie to go on with unless that was the end.
+    pub async fn read_dir(
+        &self,
+        dir: FileId,
+        cookie: u64,
+        limit: u32,
+        plus: bool,
+    ) -> Result<(Vec<Entry>, Option<u64>)> {
+        ask!(self, Request::ReadDir { dir, cookie, limit, plus }, Reply::Entries { entries, next } => (entries, next))
+    }
+
+    /// One extended attribute.
+    pub async fn get_xattr(&self, file: FileId, name: Name) -> Result<Vec<u8>> {
+        ask!(self, Request::GetXattr { file, name }, Reply::Value(value) => value)
+    }
+
+    /// Sets an extended attribute.
+    pub async fn set_xattr(&self, file: FileId, name: Name, value: &[u8], mode: XattrMode) -> Result<()> {
+        ask!(self, Request::SetXattr { file, name, value: value.to_vec(), mode }, Reply::Done => ())
+    }
+
+    /// Names of all extended attributes.
+    pub async fn list_xattr(&self, file: FileId) -> Result<Vec<Name>> {
+        ask!(self, Request::ListXattr { file }, Reply::Names(names) => names)
+    }
+
+    /// Removes an extended attribute.
+    pub async fn remove_xattr(&self, file: FileId, name: Name) -> Result<()> {
+        ask!(self, Request::RemoveXattr { file, name }, Reply::Done => ())
+    }
+}
+
+/// Where a link in `holder` leads: a directory, and the path from there.
+pub(crate) fn behind(holder: FileId, target: Vec<u8>, rest: &[u8]) -> (FileId, Vec<u8>) {
+    let dir = if target.starts_with(b"/") { FileId::ROOT } else { holder };
+    let mut path = target;
+    if !rest.is_empty() {
+        path.push(b'/');
+        path.extend_from_slice(rest);
+    }
+    (dir, path)
+}
+
+pub(crate) fn too_long() -> Error {
+    Error::new(ErrorKind::NameTooLong, format!("a path has at most {MAX_PATH} bytes"))
+}

@@ -1,0 +1,352 @@
+//! Files and directories by their paths.
+
+use crate::ClientConfig;
+use crate::by_id::{ById, MAX_LINKS, Step, behind};
+use crate::dir::{Listing, ReadDir};
+use crate::file::{File, OpenOptions};
+use crate::opens::unexpected;
+use crate::path::{Last, bytes, split};
+use crate::session::Session;
+use forebay_model::{
+    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, Result, SetTime, Uid,
+    Usage,
+};
+use forebay_wire::{IfExists, RenameMode, Reply, Request, Status, Welcome, XattrMode};
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A client of a service. Cheap to clone; all clones share one session and its connections.
+///
+/// Paths lead from the service's root, with or without a slash in front. Symbolic links are followed here, at
+/// most [`MAX_LINKS`](crate::MAX_LINKS) of them; absolute ones lead from the service's root too.
+#[derive(Clone)]
+pub struct Client {
+    by_id: ById,
+}
+
+/// An entry named by a path.
+struct Place {
+    dir: FileId,
+    name: Name,
+    /// Whether a slash follows: then only a directory is meant.
+    slash: bool,
+}
+
+fn within<T>(what: &str, path: &Path, result: Result<T>) -> Result<T> {
+    result.map_err(|error| error.within(format_args!("cannot {what} {}", path.display())))
+}
+
+fn between<T>(what: &str, from: &Path, to: &Path, result: Result<T>) -> Result<T> {
+    let context: &dyn Display = &format_args!("cannot {what} {} to {}", from.display(), to.display());
+    result.map_err(|error| error.within(context))
+}
+
+impl Client {
+    /// Connects to a service. Must be called within a tokio runtime, which then carries the session.
+    pub async fn connect(config: ClientConfig) -> Result<Client> {
+        let session = Session::start(config).await?;
+        Ok(Client { by_id: ById { session, who: None } })
+    }
+
+    /// The same client asking on behalf of somebody else; only root and the service's owner may.
+    #[must_use]
+    pub fn as_identity(&self, identity: Identity) -> Client {
+        Client { by_id: ById { session: self.by_id.session.clone(), who: Some(Arc::new(identity)) } }
+    }
+
+    /// The calls by id.
+    #[must_use]
+    pub fn by_id(&self) -> &ById {
+        &self.by_id
+    }
+
+    /// What the server said when it last let this client in.
+    pub async fn welcome(&self) -> Result<Welcome> {
+        Ok(self.by_id.session.line().await?.welcome().clone())
+    }
+
+    async fn walk(&self, path: &Path, follow: bool) -> Result<Attr> {
+        self.by_id.walk(FileId::ROOT, bytes(path)?, follow).await
+    }
+
+    /// The directory and name that a path ends in; `if_directory` where it ends in none.
+    async fn place(&self, from: FileId, path: &[u8], if_directory: ErrorKind) -> Result<Place> {
+        let (parent, last) = split(path)?;
+        let Last::Name { name, slash } = last else {
+            return Err(if_directory.into());
+        };
+        let dir = match parent.iter().all(|&byte| byte == b'/') {
+            true => from,
+            false => self.by_id.walk(from, parent, true).await?.id,
+        };
+        Ok(Place { dir, name, slash })
+    }
+
+    async fn place_of(&self, path: &Path, if_directory: ErrorKind) -> Result<Place> {
+        self.place(FileId::ROOT, bytes(path)?, if_directory).await
+    }
+
+    /// Opens a file.
+    pub async fn open(&self, path: impl AsRef<Path>, options: OpenOptions) -> Result<File> {
+        let path = path.as_ref();
+        let file = match options.fault() {
+            Some(fault) => Err(Error::new(ErrorKind::Invalid, fault)),
+            None if options.create || options.create_new => Box::pin(self.open_or_make(path, options)).await,
+            None => Box::pin(self.open_existing(path, options)).await,
+        };
+        let append_only = options.append && !options.write;
+        Ok(within("open", path, file)?.known_as(path.display().to_string(), append_only))
+    }
+
+    async fn open_existing(&self, path: &Path, options: OpenOptions) -> Result<File> {
+        let attr = self.walk(path, !options.nofollow).await?;
+        self.by_id.open(attr.id, options.access(), options.truncate).await
+    }
+
+    async fn open_or_make(&self, path: &Path, options: OpenOptions) -> Result<File> {
+        let if_exists = match options {
+            OpenOptions { create_new: true, .. } => IfExists::Refuse,
+            OpenOptions { truncate: true, .. } => IfExists::Truncate,
+            _ => IfExists::Open,
+        };
+        let (mut from, mut path) = (FileId::ROOT, bytes(path)?.to_vec());
+        for _ in 0..=MAX_LINKS {
+            let Place { dir, name, slash } = self.place(from, &path, ErrorKind::IsDirectory).await?;
+            if slash {
+                return Err(ErrorKind::IsDirectory.into());
+            }
+            let made = self.by_id.create(dir, name.clone(), options.mode, options.access(), if_exists).await;
+            match made {
+                Err(error) if error.kind() == ErrorKind::TooManyLinks && !options.nofollow => {}
+                made => return Ok(made?.0),
+            }
+            // A link is in the way. It may be gone by now, and then its place is tried again.
+            if let Step::Link { dir, target, rest } = self.by_id.step(dir, name.as_bytes(), true).await? {
+                (from, path) = behind(dir, target, &rest);
+            }
+        }
+        Err(ErrorKind::TooManyLinks.into())
+    }
+
+    /// Attributes of what a path leads to.
+    pub async fn stat(&self, path: impl AsRef<Path>) -> Result<Attr> {
+        let path = path.as_ref();
+        within("stat", path, self.walk(path, true).await)
+    }
+
+    /// Attributes of what a path names, a symbolic link itself included.
+    pub async fn lstat(&self, path: impl AsRef<Path>) -> Result<Attr> {
+        let path = path.as_ref();
+        within("stat", path, self.walk(path, false).await)
+    }
+
+    /// Lists a directory.
+    pub async fn read_dir(&self, path: impl AsRef<Path>, listing: Listing) -> Result<ReadDir> {
+        let path = path.as_ref();
+        let dir = match self.walk(path, true).await {
+            Ok(attr) if attr.kind != FileKind::Directory => Err(ErrorKind::NotDirectory.into()),
+            found => found,
+        };
+        let dir = within("list", path, dir)?.id;
+        Ok(ReadDir::new(self.by_id.clone(), dir, listing, path.display().to_string()))
+    }
+
+    /// Makes a directory.
+    pub async fn mkdir(&self, path: impl AsRef<Path>, mode: u16) -> Result<Attr> {
+        let path = path.as_ref();
+        let made = async {
+            let place = self.place_of(path, ErrorKind::Exists).await?;
+            self.by_id.mkdir(place.dir, place.name, mode).await
+        };
+        within("make directory", path, made.await)
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let removed = async {
+            let place = self.place_of(path, ErrorKind::Invalid).await?;
+            self.by_id.rmdir(place.dir, place.name).await
+        };
+        within("remove directory", path, removed.await)
+    }
+
+    /// Removes a name of a file.
+    pub async fn unlink(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let removed = async {
+            let place = self.place_of(path, ErrorKind::IsDirectory).await?;
+            if place.slash {
+                return Err(ErrorKind::NotDirectory.into());
+            }
+            self.by_id.unlink(place.dir, place.name).await
+        };
+        within("remove", path, removed.await)
+    }
+
+    /// Moves a name.
+    pub async fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>, mode: RenameMode) -> Result<()> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let moved = async {
+            let old = self.place_of(from, ErrorKind::Invalid).await?;
+            let new = self.place_of(to, ErrorKind::Invalid).await?;
+            if old.slash || new.slash {
+                let attr = self.by_id.walk(old.dir, old.name.as_bytes(), false).await?;
+                if attr.kind != FileKind::Directory {
+                    return Err(ErrorKind::NotDirectory.into());
+                }
+            }
+            self.by_id.rename(old.dir, old.name, new.dir, new.name, mode).await
+        };
+        between("move", from, to, Box::pin(moved).await)
+    }
+
+    /// Gives a file one more name. A symbolic link is not followed, but gets the name itself.
+    pub async fn link(&self, file: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Attr> {
+        let (file, to) = (file.as_ref(), to.as_ref());
+        let linked = async {
+            let attr = self.walk(file, false).await?;
+            let place = self.place_of(to, ErrorKind::Exists).await?;
+            self.by_id.link(attr.id, place.dir, place.name).await
+        };
+        between("link", file, to, Box::pin(linked).await)
+    }
+
+    /// Makes a symbolic link at `path` that says `target`.
+    pub async fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<Attr> {
+        let (target, path) = (target.as_ref(), path.as_ref());
+        let made = async {
+            let place = self.place_of(path, ErrorKind::Exists).await?;
+            self.by_id.symlink(place.dir, place.name, bytes(target)?).await
+        };
+        within("make symbolic link", path, made.await)
+    }
+
+    /// What a symbolic link says.
+    pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        let path = path.as_ref();
+        let target = async { self.by_id.read_link(self.walk(path, false).await?.id).await };
+        within("read link", path, target.await)
+    }
+
+    /// Changes attributes of what a path leads to, or names.
+    pub async fn set_attr(&self, path: impl AsRef<Path>, follow: bool, change: Change) -> Result<Attr> {
+        let path = path.as_ref();
+        let changed = async { self.by_id.set_attr(self.walk(path, follow).await?.id, change).await };
+        within("change", path, changed.await)
+    }
+
+    /// Sets permission bits.
+    pub async fn chmod(&self, path: impl AsRef<Path>, mode: u16) -> Result<Attr> {
+        self.set_attr(path, true, Change { mode: Some(mode), ..Change::default() }).await
+    }
+
+    /// Sets owner, group or both.
+    pub async fn chown(&self, path: impl AsRef<Path>, uid: Option<Uid>, gid: Option<Gid>) -> Result<Attr> {
+        self.set_attr(path, true, Change { uid, gid, ..Change::default() }).await
+    }
+
+    /// Sets times.
+    pub async fn utimens(
+        &self,
+        path: impl AsRef<Path>,
+        atime: Option<SetTime>,
+        mtime: Option<SetTime>,
+    ) -> Result<Attr> {
+        self.set_attr(path, true, Change { atime, mtime, ..Change::default() }).await
+    }
+
+    /// Sets the length of a file.
+    pub async fn truncate(&self, path: impl AsRef<Path>, size: u64) -> Result<()> {
+        let path = path.as_ref();
+        let cut = async { self.by_id.truncate(self.walk(path, true).await?.id, size).await };
+        within("truncate", path, cut.await)
+    }
+
+    /// One extended attribute.
+    pub async fn get_xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<Vec<u8>> {
+        let path = path.as_ref();
+        let value = async { self.by_id.get_xattr(self.walk(path, true).await?.id, Name::new(name)?).await };
+        within(&format!("read attribute {name} of"), path, value.await)
+    }
+
+    /// Sets an extended attribute.
+    pub async fn set_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: &str,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        let path = path.as_ref();
+        let set = async {
+            let file = self.walk(path, true).await?.id;
+            self.by_id.set_xattr(file, Name::new(name)?, value, mode).await
+        };
+        within(&format!("set attribute {name} of"), path, set.await)
+    }
+
+    /// Names of all extended attributes.
+    pub async fn list_xattr(&self, path: impl AsRef<Path>) -> Result<Vec<Name>> {
+        let path = path.as_ref();
+        let names = async { self.by_id.list_xattr(self.walk(path, true).await?.id).await };
+        within("list attributes of", path, names.await)
+    }
+
+    /// Removes an extended attribute.
+    pub async fn remove_xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<()> {
+        let path = path.as_ref();
+        let removed =
+            async { self.by_id.remove_xattr(self.walk(path, true).await?.id, Name::new(name)?).await };
+        within(&format!("remove attribute {name} of"), path, removed.await)
+    }
+
+    async fn ask(&self, request: Request) -> Result<Reply> {
+        self.by_id.session.call(&self.by_id.who, &request).await
+    }
+
+    async fn tell(&self, request: Request) -> Result<()> {
+        match self.ask(request.clone()).await? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&request, &other)),
+        }
+    }
+
+    /// How full the buffer is.
+    pub async fn statfs(&self) -> Result<Usage> {
+        match self.ask(Request::StatFs).await? {
+            Reply::Usage(usage) => Ok(usage),
+            other => Err(unexpected(&Request::StatFs, &other)),
+        }
+    }
+
+    /// What the server is doing.
+    pub async fn status(&self) -> Result<Status> {
+        match self.ask(Request::Status).await? {
+            Reply::Status(status) => Ok(*status),
+            other => Err(unexpected(&Request::Status, &other)),
+        }
+    }
+
+    /// Waits until everything acknowledged is durable.
+    pub async fn sync_all(&self) -> Result<()> {
+        self.tell(Request::SyncAll).await
+    }
+
+    /// Stops the server; only root and the service's owner may.
+    pub async fn shutdown(&self) -> Result<()> {
+        self.tell(Request::Shutdown).await
+    }
+
+    /// Asks whether the server is there.
+    pub async fn ping(&self) -> Result<()> {
+        self.tell(Request::Ping).await
+    }
+}
+
+impl OpenOptions {
+    fn access(self) -> Access {
+        Access { read: self.read, write: self.write || self.append, execute: false }
+    }
+}

@@ -1,0 +1,177 @@
+//! Open files.
+
+use crate::flow::Target;
+use crate::opens::{Held, unexpected};
+use forebay_model::{Attr, Error, ErrorKind, FileId, Result};
+use forebay_wire::{Reply, Request, Token};
+
+/// How a file is opened. Without `read`, `write` or `append` it is opened for nothing, which is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenOptions {
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// For writing at the end only.
+    pub append: bool,
+    /// Made if it is not there.
+    pub create: bool,
+    /// Made, and refused if it is there.
+    pub create_new: bool,
+    /// Cut to nothing.
+    pub truncate: bool,
+    /// Permission bits of a file that is made; the caller has applied its mask.
+    pub mode: u16,
+    /// A symbolic link in the last place is refused.
+    pub nofollow: bool,
+}
+
+impl OpenOptions {
+    const NOTHING: OpenOptions = OpenOptions {
+        read: false,
+        write: false,
+        append: false,
+        create: false,
+        create_new: false,
+        truncate: false,
+        mode: 0o644,
+        nofollow: false,
+    };
+
+    /// For reading.
+    pub const READ: OpenOptions = OpenOptions { read: true, ..OpenOptions::NOTHING };
+    /// For reading and writing what is there.
+    pub const WRITE: OpenOptions = OpenOptions { read: true, write: true, ..OpenOptions::NOTHING };
+    /// For reading and writing; made if it is not there, cut to nothing if it is.
+    pub const CREATE: OpenOptions = OpenOptions { create: true, truncate: true, ..OpenOptions::WRITE };
+    /// For reading and writing; made, refused if it is there.
+    pub const CREATE_NEW: OpenOptions = OpenOptions { create_new: true, ..OpenOptions::WRITE };
+    /// For writing at the end; made if it is not there.
+    pub const APPEND: OpenOptions = OpenOptions { append: true, create: true, ..OpenOptions::NOTHING };
+
+    /// What makes no sense in these options, if anything.
+    pub(crate) fn fault(self) -> Option<&'static str> {
+        let writes = self.write || self.append;
+        if !self.read && !writes {
+            return Some("open it for reading, writing or appending");
+        }
+        let changes = self.create || self.create_new || self.truncate;
+        (changes && !writes).then_some("only a file opened for writing can be made or cut")
+    }
+}
+
+/// An open file. Share it by reference or in an `Arc`: nothing in it is locked, and any number of reads and
+/// writes may be under way at once.
+///
+/// Dropping it closes it in the background; [`File::close`] waits for that.
+pub struct File {
+    held: Held,
+    id: FileId,
+    label: String,
+    append_only: bool,
+}
+
+impl File {
+    pub(crate) fn new(held: Held, attr: &Attr, label: String) -> File {
+        File { held, id: attr.id, label, append_only: false }
+    }
+
+    pub(crate) fn known_as(self, label: String, append_only: bool) -> File {
+        File { label, append_only, ..self }
+    }
+
+    /// Which file this is.
+    #[must_use]
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// The server's proof that it is open.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        self.held.token()
+    }
+
+    fn target(&self) -> Target<'_> {
+        Target { who: self.held.who(), token: self.held.token() }
+    }
+
+    fn within<T>(&self, what: &str, result: Result<T>) -> Result<T> {
+        result.map_err(|error| error.within(format_args!("cannot {what} {}", self.label)))
+    }
+
+    /// Reads from an offset on until `into` is full or the file ends; says how many bytes that were.
+    pub async fn pread(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        let read = self.held.session().read_at(self.target(), offset, into).await;
+        self.within("read", read)
+    }
+
+    /// Writes all of `data` at an offset. When it returns, every later read sees it; when it fails, some of it
+    /// may have been written.
+    pub async fn pwrite(&self, offset: u64, data: &[u8]) -> Result<()> {
+        if self.append_only {
+            let error = Error::new(ErrorKind::BadHandle, "it is open for appending only");
+            return self.within("write", Err(error));
+        }
+        if data.is_empty() {
+            return Ok(());
+        }
+        let written = self.held.session().write_at(self.target(), offset, data).await;
+        self.within("write", written)
+    }
+
+    /// Writes all of `data` behind the last byte, in one piece whatever others append meanwhile, and says where
+    /// that was. At most as many bytes as the server takes in one payload (4 MiB); more is refused.
+    pub async fn append(&self, data: &[u8]) -> Result<u64> {
+        if data.is_empty() {
+            return self.stat().await.map(|attr| attr.size);
+        }
+        let written = self.held.session().append(self.target(), data).await;
+        self.within("append to", written)
+    }
+
+    async fn ask(&self, what: &str, request: Request) -> Result<Reply> {
+        let reply = self.held.session().call(self.held.who(), &request).await;
+        self.within(what, reply)
+    }
+
+    async fn tell(&self, what: &str, request: Request) -> Result<()> {
+        match self.ask(what, request.clone()).await? {
+            Reply::Done => Ok(()),
+            other => self.within(what, Err(unexpected(&request, &other))),
+        }
+    }
+
+    /// Sets the length of the file.
+    pub async fn truncate(&self, size: u64) -> Result<()> {
+        self.tell("truncate", Request::Truncate { token: self.token(), size }).await
+    }
+
+    /// Turns a range into zeros; the length stays.
+    pub async fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        self.tell("punch a hole into", Request::Punch { token: self.token(), offset, len }).await
+    }
+
+    /// Waits until everything acknowledged for this file is durable.
+    pub async fn sync(&self) -> Result<()> {
+        self.tell("sync", Request::Sync { token: self.token() }).await
+    }
+
+    /// The file's attributes.
+    pub async fn stat(&self) -> Result<Attr> {
+        let request = Request::GetAttr { file: self.id };
+        match self.ask("stat", request.clone()).await? {
+            Reply::Attr(attr) => Ok(attr),
+            other => self.within("stat", Err(unexpected(&request, &other))),
+        }
+    }
+
+    /// Closes the file and waits for the answer.
+    pub async fn close(self) -> Result<()> {
+        let closed = self.held.close().await;
+        closed.map_err(|error| error.within(format_args!("cannot close {}", self.label)))
+    }
+}

@@ -1,0 +1,146 @@
+//! The open files of a session: registered when opened, re-established after a reconnect, closed when dropped.
+
+use crate::line::{CallRef, Line};
+use crate::session::{Session, Who};
+use forebay_model::{Attr, Error, ErrorKind, Result};
+use forebay_wire::{Reply, Request, Token};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// All open files of a session.
+#[derive(Default)]
+pub(crate) struct Opens {
+    files: Mutex<BTreeMap<u64, (Token, Who)>>,
+    next: AtomicU64,
+    /// Counts control connections, each before the open files are listed for it.
+    lives: AtomicU64,
+}
+
+/// An open file's place in its session. Dropping it closes the file in the background.
+pub(crate) struct Held {
+    session: Arc<Session>,
+    slot: u64,
+    token: Token,
+    who: Who,
+}
+
+/// An open file, and whether it was made by this request.
+pub(crate) struct Opened {
+    pub(crate) held: Held,
+    pub(crate) attr: Attr,
+    pub(crate) created: bool,
+}
+
+impl Opens {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (Token, Who)>> {
+        self.files.lock().expect("nothing panics while it holds the open files")
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Re-establishes every open file on a new line. One that the server no longer knows is forgotten here too:
+    /// whoever uses it next is told by the server.
+    pub(crate) async fn reopen(&self, line: &Line) -> Result<()> {
+        self.lives.fetch_add(1, Ordering::SeqCst);
+        let all: Vec<(u64, Token, Who)> =
+            self.lock().iter().map(|(slot, (token, who))| (*slot, *token, who.clone())).collect();
+        for (slot, token, who) in all {
+            let request = Request::Reopen { token };
+            let call = CallRef { identity: who.as_deref(), request: &request };
+            match line.call(&call, None).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) if error.kind() == ErrorKind::Busy => return Err(error),
+                Ok(Err(_)) => {
+                    self.lock().remove(&slot);
+                }
+                Err(trouble) => return Err(trouble.error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Opens or makes a file. Runs to its end even if the caller goes away, so that no file stays open on the
+    /// server that nobody holds here.
+    pub(crate) async fn open(self: &Arc<Session>, who: &Who, request: Request) -> Result<Opened> {
+        let (session, who) = (self.clone(), who.clone());
+        let task = self.runtime.spawn(async move { session.open_now(who, request).await });
+        let ended = |_| Error::new(ErrorKind::Unreachable, "the client's runtime ended");
+        task.await.map_err(ended)?
+    }
+
+    async fn open_now(self: Arc<Session>, who: Who, request: Request) -> Result<Opened> {
+        let life = self.opens.lives.load(Ordering::SeqCst);
+        let (token, attr, created) = match self.call(&who, &request).await? {
+            Reply::Opened { token, attr, created } => (token, attr, created),
+            other => return Err(unexpected(&request, &other)),
+        };
+        let slot = self.opens.next.fetch_add(1, Ordering::Relaxed);
+        self.opens.lock().insert(slot, (token, who.clone()));
+        let held = Held { session: self.clone(), slot, token, who: who.clone() };
+        // A new line may have listed the open files just before this one was among them.
+        if self.opens.lives.load(Ordering::SeqCst) != life {
+            self.call(&who, &Request::Reopen { token }).await?;
+        }
+        Ok(Opened { held, attr, created })
+    }
+}
+
+impl Held {
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        self.token
+    }
+
+    pub(crate) fn who(&self) -> &Who {
+        &self.who
+    }
+
+    /// Closes the file and waits for it.
+    pub(crate) async fn close(self) -> Result<()> {
+        match self.let_go() {
+            true => close(&self.session, &self.who, self.token).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Whether it was still held.
+    fn let_go(&self) -> bool {
+        self.session.opens.lock().remove(&self.slot).is_some()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.let_go() {
+            let (session, who, token) = (self.session.clone(), self.who.clone(), self.token);
+            self.session.runtime.spawn(async move {
+                // Nobody is left to tell; the server closes it with the session at the latest.
+                let _ = close(&session, &who, token).await;
+            });
+        }
+    }
+}
+
+async fn close(session: &Session, who: &Who, token: Token) -> Result<()> {
+    match session.call(who, &Request::Close { token }).await {
+        // A repeated close finds it closed.
+        Err(error) if error.kind() == ErrorKind::Stale => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// The server answered something that is no answer to this.
+pub(crate) fn unexpected(request: &Request, reply: &Reply) -> Error {
+    let word = |text: String| text.split([' ', '(']).next().unwrap_or_default().to_owned();
+    let (asked, got) = (word(format!("{request:?}")), word(format!("{reply:?}")));
+    Error::new(ErrorKind::Protocol, format!("the service answered {got} to {asked}"))
+}

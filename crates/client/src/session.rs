@@ -1,0 +1,155 @@
+//! The session: what stays when connections come and go.
+//!
+//! One client has one session for its life, known to the server by a random number. It knows the open files,
+//! keeps the control connection beating, makes a new one when it breaks, and re-establishes every open file on
+//! it before anything else is asked there.
+
+use crate::ClientConfig;
+use crate::data::Pool;
+use crate::handshake::enter;
+use crate::line::{CallRef, Line};
+use crate::opens::Opens;
+use crate::retry::{Pauses, Trouble, repeatable};
+use forebay_model::{Error, ErrorKind, Identity, Result};
+use forebay_wire::{Answer, Channel, Reply, Request};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// On whose behalf, if not the connection's own.
+pub(crate) type Who = Option<Arc<Identity>>;
+
+pub(crate) struct Session {
+    pub(crate) config: ClientConfig,
+    pub(crate) client: u128,
+    pub(crate) runtime: Handle,
+    pub(crate) pool: Pool,
+    line: Mutex<Option<Arc<Line>>>,
+    /// Held by whoever makes a new line; the others wait for it.
+    connecting: tokio::sync::Mutex<()>,
+    calls: Arc<Semaphore>,
+    pub(crate) opens: Opens,
+}
+
+impl Session {
+    pub(crate) async fn start(config: ClientConfig) -> Result<Arc<Session>> {
+        config.check()?;
+        let mut client = [0; 16];
+        getrandom::fill(&mut client).map_err(|error| {
+            Error::new(ErrorKind::Io, format!("the system gives no random numbers: {error}"))
+        })?;
+        let session = Arc::new(Session {
+            pool: Pool::new(config.data_connections),
+            calls: Arc::new(Semaphore::new(config.outstanding)),
+            config,
+            client: u128::from_le_bytes(client),
+            runtime: Handle::current(),
+            line: Mutex::new(None),
+            connecting: tokio::sync::Mutex::new(()),
+            opens: Opens::default(),
+        });
+        let line = session.line().await?;
+        let beat = Duration::from_millis((line.welcome().session_millis / 3).max(1));
+        tokio::spawn(Session::beat(Arc::downgrade(&session), beat));
+        Ok(session)
+    }
+
+    /// Asks on the control connection, again where that is safe, for as long as the configuration says.
+    pub(crate) async fn call(&self, who: &Who, request: &Request) -> Result<Reply> {
+        let repeatable = repeatable(request);
+        let deadline = Instant::now() + self.config.request_timeout;
+        let mut pauses = self.pauses();
+        loop {
+            let sent = AtomicBool::new(false);
+            let attempt = Box::pin(self.attempt(who, request, &sent));
+            let trouble = match timeout_at(deadline, attempt).await {
+                Ok(Ok(Ok(reply))) => return Ok(reply),
+                Ok(Ok(Err(error))) if error.kind() != ErrorKind::Busy => return Err(error),
+                Ok(Ok(Err(error))) => Trouble::unsent(error),
+                Ok(Err(trouble)) => trouble,
+                Err(_) => {
+                    let trouble = Trouble { sent: sent.into_inner(), error: self.no_answer() };
+                    return Err(trouble.into_error(repeatable));
+                }
+            };
+            let pause = pauses.next();
+            if !trouble.is_passing(repeatable) || Instant::now() + pause >= deadline {
+                return Err(trouble.into_error(repeatable));
+            }
+            sleep(pause).await;
+        }
+    }
+
+    async fn attempt(&self, who: &Who, request: &Request, sent: &AtomicBool) -> Result<Answer, Trouble> {
+        let permit = self.calls.clone().acquire_owned().await.expect("the semaphore is never closed");
+        let line = self.line().await.map_err(Trouble::unsent)?;
+        sent.store(true, Ordering::Relaxed);
+        let call = CallRef { identity: who.as_deref(), request };
+        let outcome = line.call(&call, Some(permit)).await;
+        outcome.map_err(|trouble| Trouble { error: self.at_service(trouble.error), ..trouble })
+    }
+
+    /// The live control connection; makes one where there is none.
+    pub(crate) async fn line(&self) -> Result<Arc<Line>> {
+        if let Some(line) = self.live() {
+            return Ok(line);
+        }
+        let _turn = self.connecting.lock().await;
+        if let Some(line) = self.live() {
+            return Ok(line);
+        }
+        let (pipe, welcome) = Box::pin(enter(&self.config, self.client, Channel::Control)).await?;
+        let line = Arc::new(Line::start(pipe, welcome));
+        self.opens.reopen(&line).await.map_err(|error| self.at_service(error))?;
+        *self.line.lock().expect("nothing panics while it holds this") = Some(line.clone());
+        Ok(line)
+    }
+
+    /// Says a word now and then for as long as somebody holds the session, and brings the connection back where
+    /// open files depend on it.
+    async fn beat(session: Weak<Session>, pause: Duration) {
+        loop {
+            sleep(pause).await;
+            let Some(session) = session.upgrade() else {
+                return;
+            };
+            match session.live() {
+                Some(line) => {
+                    let call = CallRef { identity: None, request: &Request::Ping };
+                    if timeout_at(Instant::now() + 3 * pause, line.call(&call, None)).await.is_err() {
+                        line.give_up(Error::new(
+                            ErrorKind::Unreachable,
+                            "the service does not answer a ping",
+                        ));
+                    }
+                }
+                // If it fails, the next beat tries again, and the next request says why.
+                None if !session.opens.is_empty() => drop(session.line().await),
+                None => {}
+            }
+        }
+    }
+
+    fn live(&self) -> Option<Arc<Line>> {
+        let line = self.line.lock().expect("nothing panics while it holds this");
+        line.clone().filter(|line| !line.is_broken())
+    }
+
+    pub(crate) fn pauses(&self) -> Pauses {
+        Pauses::new(self.client as u64)
+    }
+
+    pub(crate) fn no_answer(&self) -> Error {
+        let text = format!("no answer within {:?}", self.config.request_timeout);
+        self.at_service(Error::new(ErrorKind::Unreachable, text))
+    }
+
+    /// The error with the name of the service in front.
+    pub(crate) fn at_service(&self, error: Error) -> Error {
+        let name = format!("service {}", self.config.address);
+        if error.to_string().starts_with(&name) { error } else { error.within(name) }
+    }
+}
