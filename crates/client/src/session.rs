@@ -120,10 +120,8 @@ impl Session {
                 Some(line) => {
                     let call = CallRef { identity: None, request: &Request::Ping };
                     if timeout_at(Instant::now() + 3 * pause, line.call(&call, None)).await.is_err() {
-                        line.give_up(Error::new(
-                            ErrorKind::Unreachable,
-                            "the service does not answer a ping",
-                        ));
+                        let text = "the service does not answer a ping";
+                        line.give_up(&Error::new(ErrorKind::Unreachable, text));
                     }
                 }
                 // If it fails, the next beat tries again, and the next request says why.
