@@ -42,27 +42,29 @@ impl Data {
         Ok(false)
     }
 
-    /// The user with the most dead space, and their sealed regions, emptiest first.
+    /// The user whose regions have most to gain, and these regions, emptiest first; they are no longer filled.
     fn worst(&self) -> Option<(Uid, Vec<Candidate>)> {
         let mut space = lock(&self.space);
-        // What other lanes have not filled cannot be used by anybody else: take it into account.
-        space.seal_all();
         let mut users: BTreeMap<Uid, Vec<Candidate>> = BTreeMap::new();
-        for id in space.with(State::Sealed) {
+        for id in space.with(State::Sealed).chain(space.with(State::Filling)) {
             let region = self.region(id);
             if region.damaged.load(Ordering::Acquire) || region.arena.is_held() {
                 continue;
             }
             let bytes = region.live() as f64 / f64::from(self.geometry.size);
             let slots = region.pieces() as f64 / f64::from(self.geometry.slots);
-            let uid = space.uid(id).expect("a sealed region belongs to a user");
+            let uid = space.uid(id).expect("a region in use belongs to a user");
             users.entry(uid).or_default().push(Candidate { region: id, weight: bytes.max(slots) });
         }
         let gain = |candidates: &[Candidate]| candidates.iter().map(|one| 1.0 - one.weight).sum::<f64>();
         let (uid, mut candidates) = users.into_iter().max_by(|(_, a), (_, b)| gain(a).total_cmp(&gain(b)))?;
-        candidates.sort_by(|a, b| a.weight.total_cmp(&b.weight));
         // Moving bytes between regions frees one only if their dead space adds up to one.
-        (gain(&candidates) > 1.0).then_some((uid, candidates))
+        if gain(&candidates) <= 1.0 {
+            return None;
+        }
+        candidates.sort_by(|a, b| a.weight.total_cmp(&b.weight));
+        space.seal_where(|lane, _| lane.uid() == uid);
+        Some((uid, candidates))
     }
 
     /// Moves everything live out of a region; false if there was no place to move it to, or it is damaged.

@@ -31,6 +31,7 @@ impl Data {
         if let Some(grant) = self.grant_anywhere(owner, len)? {
             return Ok(grant);
         }
+        self.seal_dead();
         self.reclaim()?;
         while !self.has_room(owner) && self.clean()? {
             self.reclaim()?;
@@ -57,6 +58,7 @@ impl Data {
             return false;
         }
         let _alone = lock(&self.reclaiming);
+        self.seal_dead();
         // What goes wrong here is met again, and reported, by the next reservation.
         let gained = self.reclaim().and_then(|freed| Ok(freed > 0 || (low(self) && self.clean()?)));
         gained.unwrap_or(false) && low(self)
@@ -92,7 +94,7 @@ impl Data {
         if space.filling(lane).is_none() {
             let chosen = space.choose(lane).filter(|chosen| !chosen.stained)?;
             let region = self.region(chosen.region);
-            region.set_header(region.arena.generation(), Some(lane.uid()));
+            region.set_header(Some(lane.uid()));
             space.fill(lane, chosen.region);
         }
         drop(space);
@@ -139,19 +141,28 @@ impl Data {
             space.set(chosen.region, State::Free);
         }
         let region = self.region(chosen.region);
-        region.set_header(region.arena.generation(), Some(lane.uid()));
+        region.set_header(Some(lane.uid()));
         space.fill(lane, chosen.region);
         Ok(true)
     }
 
     /// Reclaims in the middle of other work, where that is cheap: nothing to flush.
     pub(super) fn reclaim_if(&self, dead: bool) {
-        if dead && self.disk.is_volatile() {
-            if let Ok(_alone) = self.reclaiming.try_lock() {
-                // What goes wrong here is met again, and reported, by the next reservation.
-                let _ = self.reclaim();
-            }
+        if dead
+            && self.disk.is_volatile()
+            && let Ok(_alone) = self.reclaiming.try_lock()
+        {
+            // What goes wrong here is met again, and reported, by the next reservation.
+            let _ = self.reclaim();
         }
+    }
+
+    /// Stops filling regions in which everything that was written is dead already.
+    fn seal_dead(&self) {
+        lock(&self.space).seal_where(|_, id| {
+            let region = self.region(id);
+            region.is_dead() && region.arena.room() < region.arena.len()
+        });
     }
 
     /// Frees every region without live bytes; returns how many. The caller holds `reclaiming`.
@@ -180,7 +191,7 @@ impl Data {
                 continue;
             }
             let uid = lock(&self.space).uid(region.id);
-            region.set_header(region.arena.generation(), uid);
+            region.set_header(uid);
             region.flush_log(&*self.disk)?;
             let files = std::mem::take(&mut *lock(&region.files));
             self.release_tombs(region.id, files)?;

@@ -239,9 +239,13 @@ fn find(
             Slot::Empty => continue,
             Slot::Record(record) if record.generation != header.generation => continue,
             Slot::Record(record) if is_usable(&found.region, &record, start) => {
-                found.records.push((slot, record))
+                found.records.push((slot, record));
             }
-            Slot::Record(_) | Slot::Torn => found.torn += 1,
+            Slot::Record(_) => {
+                found.region.erase_record(slot);
+                found.torn += 1;
+            }
+            Slot::Torn => found.torn += 1,
         }
         found.used_slots = slot + 1;
     }

@@ -71,7 +71,7 @@ impl Region {
         let log_file = disk.create(&log_name(id), geometry.log_len())?;
         let data_file = disk.create(&data_name(id), u64::from(geometry.size))?;
         let region = Region::map(geometry, incarnation, id, generation, data_file, log_file)?;
-        region.set_header(generation, uid);
+        region.set_header(uid);
         disk.sync(&log_name(id), &region.log_file)?;
         Ok(region)
     }
@@ -86,6 +86,13 @@ impl Region {
         let log_file = disk.open(&log_name(id))?;
         let data_file = disk.open(&data_name(id))?;
         let mut region = Region::map(geometry, incarnation, id, 0, data_file, log_file)?;
+        if (0..=geometry.slots).all(|slot| region.log.read(slot) == [0; forebay_shm::SLOT]) {
+            // The machine died after the files were made and before the header was durable.
+            drop(region);
+            let region = Region::create(disk, geometry, incarnation, id, 1, None)?;
+            let header = region.header(None);
+            return Ok((region, header));
+        }
         let header = Header::decode(region.log.read(0)).map_err(|fault| {
             Error::new(ErrorKind::BadStore, format!("the journal of region {id} cannot be used: {fault:?}"))
         })?;
@@ -131,17 +138,20 @@ impl Region {
         })
     }
 
-    /// Records to whom the region belongs, in which generation.
-    pub(super) fn set_header(&self, generation: u32, uid: Option<Uid>) {
-        let header = Header {
+    /// Records to whom the region belongs, in its present generation.
+    pub(super) fn set_header(&self, uid: Option<Uid>) {
+        self.log.write(0, &self.header(uid).encode());
+    }
+
+    fn header(&self, uid: Option<Uid>) -> Header {
+        Header {
             region: self.id,
-            generation,
+            generation: self.arena.generation(),
             uid,
             incarnation: self.incarnation,
             size: self.geometry.size,
             slots: self.geometry.slots,
-        };
-        self.log.write(0, &header.encode());
+        }
     }
 
     /// What the `slot`-th record says.
@@ -152,6 +162,12 @@ impl Region {
     /// Writes the `slot`-th record: from here on its bytes count.
     pub(super) fn write_record(&self, slot: u32, record: &Record) {
         self.log.write(slot + 1, &record.encode(self.incarnation));
+        self.written.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Takes a record back whose bytes never arrived, so that no later recovery believes it.
+    pub(super) fn erase_record(&self, slot: u32) {
+        self.log.write(slot + 1, &[0; forebay_shm::SLOT]);
         self.written.fetch_add(1, Ordering::AcqRel);
     }
 

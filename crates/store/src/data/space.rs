@@ -137,11 +137,11 @@ impl Space {
         }
     }
 
-    /// Stops filling anything.
-    pub(super) fn seal_all(&mut self) {
-        for region in std::mem::take(&mut self.lanes).into_values() {
-            self.set(region, State::Sealed);
-        }
+    /// Stops filling the regions that `choose` picks.
+    pub(super) fn seal_where(&mut self, choose: impl Fn(Lane, RegionId) -> bool) {
+        let lanes: Vec<Lane> =
+            self.lanes.iter().filter(|&(&lane, &id)| choose(lane, id)).map(|(&lane, _)| lane).collect();
+        lanes.into_iter().for_each(|lane| self.seal(lane));
     }
 
     /// Takes over a region that recovery found in use: it goes on being filled if it can, up to a lane each.

@@ -1,0 +1,204 @@
+//! A store's bytes on a disk that can lose power, and small tools to drive it.
+
+use forebay_model::{ErrorKind, FileId, Incarnation, JobId, Result, Span, Uid};
+use forebay_store::{
+    Batch, CrashDisk, Data, Filled, Geometry, Kv, MemoryKv, NoRings, Piece, Place, Recovery, Start,
+};
+use std::sync::Arc;
+
+pub(crate) const INCARNATION: Incarnation = Incarnation(7);
+pub(crate) const SMALL: Geometry = Geometry { regions: 12, size: 16 << 10, slots: 48 };
+
+/// Numbers that look random and can be had again.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| 1 + self.below(255) as u8).collect()
+    }
+}
+
+/// The seed of this run.
+pub(crate) fn seed() -> u64 {
+    std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
+}
+
+/// How many rounds a driver runs: a few, or as long as a soak asks for.
+pub(crate) fn rounds(usual: u64) -> impl Iterator<Item = u64> {
+    let soak = std::env::var("FOREBAY_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    let start = std::time::Instant::now();
+    (0..).take_while(move |&round| match soak {
+        Some(seconds) => start.elapsed().as_secs() < seconds,
+        None => round < usual,
+    })
+}
+
+pub(crate) struct World {
+    pub(crate) disk: Arc<CrashDisk>,
+    pub(crate) kv: Arc<MemoryKv>,
+    pub(crate) data: Data,
+}
+
+impl World {
+    pub(crate) fn new(geometry: Geometry) -> World {
+        let disk = Arc::new(CrashDisk::default());
+        Data::format(&*disk, geometry, INCARNATION).unwrap();
+        World::open(disk, Arc::new(MemoryKv::new()), geometry, Start::Fresh).unwrap().0
+    }
+
+    pub(crate) fn open(
+        disk: Arc<CrashDisk>,
+        kv: Arc<MemoryKv>,
+        geometry: Geometry,
+        start: Start,
+    ) -> Result<(World, Recovery)> {
+        let meta: Arc<dyn Kv> = kv.clone();
+        let (data, recovery) =
+            Data::open(disk.clone(), meta, geometry, INCARNATION, start, Box::new(NoRings))?;
+        Ok((World { disk, kv, data }, recovery))
+    }
+
+    /// The process dies and comes back.
+    pub(crate) fn restart(self) -> World {
+        let World { disk, kv, data } = self;
+        let geometry = data.geometry();
+        drop(data);
+        World::open(disk, kv, geometry, Start::ProcessDied).unwrap().0
+    }
+
+    pub(crate) fn write(&self, file: FileId, place: Place, bytes: &[u8], uid: Uid) -> Result<u64> {
+        write(&self.data, file, place, bytes, uid)
+    }
+
+    pub(crate) fn read(&self, file: FileId, offset: u64, len: u32) -> Result<Vec<u8>> {
+        read(&self.data, file, offset, len)
+    }
+
+    pub(crate) fn read_all(&self, file: FileId) -> Result<Vec<u8>> {
+        let size = self.data.facts(file)?.size;
+        self.read(file, 0, u32::try_from(size).unwrap())
+    }
+}
+
+pub(crate) fn write(data: &Data, file: FileId, place: Place, bytes: &[u8], uid: Uid) -> Result<u64> {
+    let mut parts = Vec::new();
+    let mut left = bytes;
+    while !left.is_empty() {
+        let mut grant = data.reserve(uid, left.len() as u32)?;
+        let (now, later) = left.split_at((grant.len() as usize).min(left.len()));
+        grant.as_mut_slice()[..now.len()].copy_from_slice(now);
+        parts.push(Filled { grant, len: now.len() as u32, crc: crc32c::crc32c(now) });
+        left = later;
+    }
+    Ok(data.commit(file, place, parts, JobId(1))?.offset)
+}
+
+pub(crate) fn read(data: &Data, file: FileId, offset: u64, len: u32) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for piece in data.read(file, offset, len)? {
+        match piece {
+            Piece::Bytes(view) => bytes.extend_from_slice(view.as_ref()),
+            Piece::Zeros(count) => bytes.resize(bytes.len() + count as usize, 0),
+        }
+    }
+    Ok(bytes)
+}
+
+/// One thing that can happen to a file.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Write(u64, Vec<u8>),
+    Append(Vec<u8>),
+    Truncate(u64),
+    Punch(u64, u64),
+    Delete,
+}
+
+pub(crate) const FILES: u64 = 6;
+/// Longest file: all of them together fit.
+pub(crate) const LONGEST: u64 = 12 << 10;
+
+impl Op {
+    pub(crate) fn random(random: &mut Random) -> Op {
+        let small = random.below(3) > 0;
+        let len = 1 + random.below(if small { 300 } else { 5000 });
+        let offset = random.below(LONGEST - len);
+        match random.below(12) {
+            0..=5 => Op::Write(offset, random.bytes(len as usize)),
+            6..=7 => Op::Append(random.bytes(len as usize)),
+            8..=9 => Op::Truncate(random.below(LONGEST)),
+            10 => Op::Punch(offset, len),
+            _ => Op::Delete,
+        }
+    }
+
+    /// What a file is afterwards.
+    pub(crate) fn apply(&self, file: &mut Vec<u8>) {
+        let mut put = |offset: usize, bytes: &[u8]| {
+            file.resize(file.len().max(offset + bytes.len()), 0);
+            file[offset..offset + bytes.len()].copy_from_slice(bytes);
+        };
+        match self {
+            Op::Write(offset, bytes) => put(*offset as usize, bytes),
+            Op::Append(bytes) => {
+                let end = file.len();
+                file.resize(end + bytes.len(), 0);
+                file[end..].copy_from_slice(bytes);
+            }
+            Op::Truncate(size) => file.resize(*size as usize, 0),
+            Op::Punch(offset, len) => {
+                let end = (offset + len).min(file.len() as u64) as usize;
+                if let Some(hole) = file.get_mut(*offset as usize..end) {
+                    hole.fill(0);
+                }
+            }
+            Op::Delete => file.clear(),
+        }
+    }
+
+    /// Does it. An append to a file that has grown long cuts it first, so that files stay small.
+    pub(crate) fn perform(&self, world: &World, file: FileId, uid: Uid) -> Result<()> {
+        match self {
+            Op::Write(offset, bytes) => world.write(file, Place::At(*offset), bytes, uid).map(drop),
+            Op::Append(bytes) => world.write(file, Place::End, bytes, uid).map(drop),
+            Op::Truncate(size) => world.data.truncate(file, *size, Batch::default()),
+            Op::Punch(offset, len) => {
+                world.data.punch(file, Span::at(*offset, *len).unwrap(), Batch::default())
+            }
+            Op::Delete => world.data.delete(file, Batch::default()),
+        }
+    }
+
+    pub(crate) fn fits(&self, file: &[u8]) -> bool {
+        !matches!(self, Op::Append(bytes) if (file.len() + bytes.len()) as u64 > LONGEST)
+    }
+}
+
+/// After its deletion a file's id is never used again: the next file takes another.
+pub(crate) struct Ids(u64);
+
+impl Ids {
+    pub(crate) fn new() -> Ids {
+        Ids(100)
+    }
+
+    pub(crate) fn next(&mut self) -> FileId {
+        self.0 += 1;
+        FileId(self.0)
+    }
+}
+
+pub(crate) fn is_gone(world: &World, file: FileId) -> bool {
+    match world.read_all(file) {
+        Ok(bytes) => bytes.is_empty(),
+        Err(error) => error.kind() == ErrorKind::Stale,
+    }
+}

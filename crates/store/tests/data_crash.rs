@@ -1,0 +1,149 @@
+//! Power cuts at every flush: nothing synced is lost, nothing deleted comes back, no torn record counts.
+
+#[path = "data/world.rs"]
+#[allow(dead_code, reason = "each test file uses its part")]
+mod world;
+
+use forebay_model::{FileId, Uid};
+use forebay_store::{CrashDisk, Geometry, MemoryKv, Start};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use world::{FILES, Ids, Op, Random, World, rounds, seed};
+
+/// Little more than the files need: regions are used again and again.
+const TIGHT: Geometry = Geometry { regions: 9, size: 16 << 10, slots: 48 };
+
+/// Everything a file may be found as: its content at the last sync, and after every operation since.
+type Versions = Vec<Option<Vec<u8>>>;
+
+#[derive(Default)]
+struct Expected {
+    files: BTreeMap<FileId, Versions>,
+}
+
+impl Expected {
+    /// Checks a recovered store against what is allowed. Between two syncs any subset of what happened may have
+    /// survived, so every byte must be that byte of one of the versions.
+    fn check(&self, world: &World, context: &str) {
+        for (&id, versions) in &self.files {
+            let size = world.data.facts(id).unwrap().size as usize;
+            let bytes = world.read_all(id).unwrap_or_else(|error| panic!("{context}: file {id}: {error}"));
+            let len = |version: &Option<Vec<u8>>| version.as_ref().map_or(0, Vec::len);
+            let (least, most) =
+                (versions.iter().map(len).min().unwrap(), versions.iter().map(len).max().unwrap());
+            assert!(
+                (least..=most).contains(&size),
+                "{context}: file {id} has {size} bytes, not {least}..={most}"
+            );
+            for (at, &byte) in bytes.iter().enumerate() {
+                let allowed = versions.iter().any(|version| {
+                    version.as_ref().and_then(|version| version.get(at)).copied().unwrap_or(0) == byte
+                });
+                assert!(
+                    allowed,
+                    "{context}: file {id} has {byte} at {at}, which it never had since the last sync"
+                );
+            }
+        }
+    }
+
+    fn change(&mut self, id: FileId, op: &Op) {
+        let versions = self.files.get_mut(&id).expect("a known file");
+        let mut next = versions.last().expect("a version").clone().unwrap_or_default();
+        op.apply(&mut next);
+        versions.push((!matches!(op, Op::Delete)).then_some(next));
+    }
+
+    fn synced(&mut self, id: FileId) {
+        let versions = self.files.get_mut(&id).expect("a known file");
+        versions.drain(..versions.len() - 1);
+    }
+}
+
+/// Pulls the plug in a few ways and looks at what is left.
+fn cut(disk: &CrashDisk, kv: &MemoryKv, expected: &Expected, random: &mut Random, context: &str) {
+    for (tear, odds) in [(512, 2), (4096, 2), (512, 0), (512, 1)] {
+        let unsynced = kv.unsynced();
+        let keep_meta = random.below(unsynced as u64 + 1) as usize;
+        let mut keep = || match odds {
+            0 => false,
+            1 => true,
+            odds => random.below(odds) == 0,
+        };
+        let after = Arc::new(disk.after_power_cut(tear, &mut keep));
+        let meta = Arc::new(kv.crash(keep_meta));
+        let context =
+            format!("{context}, tear {tear}, odds {odds}, {keep_meta} of {unsynced} metadata batches");
+        let (world, _) = World::open(after, meta, TIGHT, Start::MachineDied)
+            .unwrap_or_else(|error| panic!("{context}: {error}"));
+        expected.check(&world, &context);
+        // What was recovered once is found again.
+        let before: Vec<_> = expected.files.keys().map(|&id| world.read_all(id).unwrap()).collect();
+        let world = world.restart();
+        let again: Vec<_> = expected.files.keys().map(|&id| world.read_all(id).unwrap()).collect();
+        assert!(before == again, "{context}: a second recovery found something else");
+    }
+}
+
+fn drive(seed: u64, round: u64) -> u64 {
+    let mut random = Random(seed.wrapping_mul(977).wrapping_add(round));
+    let world = World::new(TIGHT);
+    let expected = Arc::new(Mutex::new(Expected::default()));
+    let mut ids = Ids::new();
+    let mut files: Vec<FileId> = (0..FILES).map(|_| ids.next()).collect();
+    for &id in &files {
+        expected.lock().unwrap().files.insert(id, vec![None]);
+    }
+    let cuts = Arc::new(Mutex::new((Random(random.below(u64::MAX)), 0_u64)));
+    let context = Arc::new(Mutex::new(String::new()));
+    world.disk.set_at_flush(Some(Arc::new({
+        let (expected, kv) = (Arc::clone(&expected), Arc::clone(&world.kv));
+        let (cuts, context) = (Arc::clone(&cuts), Arc::clone(&context));
+        move |disk: &CrashDisk| {
+            let mut cuts = cuts.lock().unwrap();
+            cuts.1 += 1;
+            let context = format!("{}, flush {}", context.lock().unwrap(), cuts.1);
+            cut(disk, &kv, &expected.lock().unwrap(), &mut cuts.0, &context);
+        }
+    })));
+    for step in 0..400 {
+        *context.lock().unwrap() = format!("seed {seed}, round {round}, step {step}");
+        let which = random.below(FILES) as usize;
+        let id = files[which];
+        let op = Op::random(&mut random);
+        let model = expected.lock().unwrap().files[&id].last().unwrap().clone().unwrap_or_default();
+        if op.fits(&model) {
+            // From now on both are allowed: that it happened, and that it did not.
+            expected.lock().unwrap().change(id, &op);
+            op.perform(&world, id, Uid(which as u32 % 2)).unwrap();
+            if matches!(op, Op::Delete) {
+                files[which] = ids.next();
+                expected.lock().unwrap().files.insert(files[which], vec![None]);
+            }
+        }
+        match random.below(30) {
+            0 => {
+                world.data.sync_all().unwrap();
+                let mut expected = expected.lock().unwrap();
+                let known: Vec<FileId> = expected.files.keys().copied().collect();
+                known.into_iter().for_each(|id| expected.synced(id));
+            }
+            1..=3 => {
+                world.data.sync(id).unwrap();
+                expected.lock().unwrap().synced(id);
+            }
+            4 => world.data.settle(files[which]).unwrap(),
+            _ => {}
+        }
+    }
+    world.disk.set_at_flush(None);
+    let flushes = cuts.lock().unwrap().1;
+    flushes
+}
+
+#[test]
+fn random_power_cuts_at_every_flush() {
+    let seed = seed();
+    let flushes: u64 = rounds(6).map(|round| drive(seed, round)).sum();
+    assert!(flushes > 100, "only {flushes} flushes were cut");
+}
