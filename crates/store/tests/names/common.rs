@@ -3,7 +3,7 @@
 use forebay_model::{
     Error, ErrorKind, FileId, Gid, Identity, Incarnation, Layout, Name, Result, ServerId, Stamp, Uid,
 };
-use forebay_store::{Inode, Kv, MemoryKv, Names, Walked};
+use forebay_store::{Batch, Inode, Kv, MemoryKv, Names, Visit, Walked};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,6 +68,48 @@ pub(crate) fn fresh() -> World {
 
 pub(crate) fn open(kv: Arc<dyn Kv>) -> Names {
     Names::open(kv, SERVER).expect("a sound store opens")
+}
+
+/// A store that is slow now and then, so that threads meet in the narrow places between two reads.
+pub(crate) struct Jittery<K> {
+    inner: K,
+    calls: AtomicU64,
+}
+
+impl<K> Jittery<K> {
+    pub(crate) fn new(inner: K) -> Jittery<K> {
+        Jittery { inner, calls: AtomicU64::new(0) }
+    }
+
+    fn wait(&self) {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        match Random::new(call).below(4) {
+            0 => std::thread::sleep(std::time::Duration::from_micros(call % 64)),
+            1 => std::thread::yield_now(),
+            _ => {}
+        }
+    }
+}
+
+impl<K: Kv> Kv for Jittery<K> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.wait();
+        self.inner.get(key)
+    }
+
+    fn scan(&self, prefix: &[u8], from: &[u8], visit: Visit<'_>) -> Result<()> {
+        self.wait();
+        self.inner.scan(prefix, from, visit)
+    }
+
+    fn commit(&self, batch: Batch) -> Result<()> {
+        self.wait();
+        self.inner.commit(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
 }
 
 /// A namespace with a clock that ticks at every use, and paths for people.

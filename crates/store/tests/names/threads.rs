@@ -1,6 +1,6 @@
 //! Many at once.
 
-use crate::common::{ROOT, Random, SERVER, World, fresh, layout, name, open, outcome, seed};
+use crate::common::{Jittery, ROOT, Random, SERVER, World, fresh, layout, name, open, outcome, seed, user};
 use forebay_model::{Bytes, ErrorKind, FileId, Gid, Identity, Incarnation, Stamp, Uid};
 use forebay_store::{Fate, FjallKv, Kv, Names, RenameMode, check};
 use std::collections::HashSet;
@@ -10,26 +10,71 @@ use std::thread::scope;
 
 const THREADS: u64 = 4;
 
+/// A namespace in a store that is slow now and then.
+fn jittery(script: &[&str]) -> (World, Names) {
+    let world = fresh();
+    world.build(script);
+    let kv = Jittery::new(world.kv.crash(usize::MAX));
+    (world, open(Arc::new(kv)))
+}
+
 #[test]
 fn two_directories_never_end_up_in_each_other() {
     for round in 0..200 {
-        let world = fresh();
-        world.build(&["d a 777", "d b 777", "d b/deep 777", "d a/deep 777"]);
-        let (a, b) = (world.id("a"), world.id("b"));
-        let (deep_a, deep_b) = (world.id("a/deep"), world.id("b/deep"));
+        // Nothing that one of the two moves locks is locked by the other, but for what keeps them apart.
+        let (world, names) =
+            jittery(&["d p 777", "d q 777", "d p/a 777", "d q/b 777", "d p/a/x 777", "d q/b/x 777"]);
         let barrier = Barrier::new(2);
-        let go = |from: &str, to: FileId| {
+        let go = |from: &str, entry: &str, to: &str| {
+            let (from, entry, to) = (world.id(from), name(entry), world.id(to));
             barrier.wait();
-            let (from, to_name) = (name(from), name("moved"));
-            world.names.rename(&Identity::root(), ROOT, &from, to, &to_name, RenameMode::Replace, world.now())
+            names.rename(
+                &Identity::root(),
+                from,
+                &entry,
+                to,
+                &name("moved"),
+                RenameMode::Replace,
+                world.now(),
+            )
         };
+        let (to_first, to_second) = (["q/b/x", "q/b"][round % 2], ["p/a/x", "p/a"][round / 2 % 2]);
         let (first, second) = scope(|threads| {
-            let first = threads.spawn(|| go("a", if round % 2 == 0 { b } else { deep_b }));
-            let second = threads.spawn(|| go("b", if round % 3 == 0 { a } else { deep_a }));
+            let first = threads.spawn(|| go("p", "a", to_first));
+            let second = threads.spawn(|| go("q", "b", to_second));
             (first.join().expect("no panic"), second.join().expect("no panic"))
         });
         assert!(first.is_ok() != second.is_ok(), "exactly one can win: {first:?} {second:?}");
-        world.check();
+        assert!(names.reach(&user(5, 5, &[]), world.id("p/a/x")).is_ok(), "it still leads to the root");
+        assert!(names.reach(&user(5, 5, &[]), world.id("q/b/x")).is_ok(), "it still leads to the root");
+    }
+}
+
+#[test]
+fn names_that_move_while_they_are_removed() {
+    for _ in 0..300 {
+        let (world, names) = jittery(&["f a 644", "f b 644", "f c 644"]);
+        let barrier = Barrier::new(3);
+        let root = Identity::root();
+        let swap = |from: &str, to: &str, mode| {
+            barrier.wait();
+            names.rename(&root, ROOT, &name(from), ROOT, &name(to), mode, world.now()).map(|_| ())
+        };
+        let gone = scope(|threads| {
+            threads.spawn(|| swap("a", "b", RenameMode::Exchange));
+            threads.spawn(|| swap("b", "c", RenameMode::Exchange));
+            let gone = threads.spawn(|| {
+                barrier.wait();
+                names.unlink(&root, ROOT, &name("b"), world.now())
+            });
+            gone.join().expect("no panic")
+        });
+        let gone = gone.expect("the name was there all the time").file;
+        let (left, _) = names.read_dir(&root, ROOT, 0, 10).expect("readable");
+        let mut files: Vec<_> = left.iter().map(|entry| entry.file).chain([gone]).collect();
+        files.sort();
+        assert_eq!(files, ["a", "b", "c"].map(|path| world.id(path)), "every file once");
+        assert_eq!(names.orphans(), Ok(vec![gone]));
     }
 }
 
@@ -135,9 +180,14 @@ fn turmoil(kv: &Arc<dyn Kv>, steps: u32) {
 
 #[test]
 fn random_turmoil_in_memory() {
-    let world = fresh();
-    let kv: Arc<dyn Kv> = world.kv;
+    let kv: Arc<dyn Kv> = fresh().kv;
     turmoil(&kv, 5000);
+}
+
+#[test]
+fn random_turmoil_in_a_jittery_store() {
+    let kv: Arc<dyn Kv> = Arc::new(Jittery::new(fresh().kv.crash(0)));
+    turmoil(&kv, 1000);
 }
 
 #[test]
