@@ -1,8 +1,8 @@
 //! The world behind the buffer, as far as names go: what a miss may still find there, and what has to change
 //! there too.
 //!
-//! **Invariant**: the server asks before it answers a miss, and tells before it acknowledges a change; an error
-//! from here is the answer, and nothing is changed in the buffer.
+//! **Invariant**: the server asks before it answers a miss, and tells before it acknowledges a change. It changes the
+//! buffer first, because there the rights of the caller are checked; an error from here is then the answer.
 //!
 //! **Deliberately absent**: bytes (there is nothing to drain to yet), paths from the root (a place is named as
 //! the buffer names it, so that renaming a directory changes nothing here), and knowledge of regions.

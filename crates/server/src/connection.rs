@@ -101,6 +101,11 @@ pub(crate) enum Waited {
 }
 
 impl Connection {
+    /// The header of the next frame, once it has come. Nothing more is begun when the server ends.
+    pub(crate) fn frame(&mut self) -> Result<Option<Header>> {
+        if *self.stopping.borrow() { Ok(None) } else { self.inbox.frame() }
+    }
+
     /// Waits for more of the next frame. Answers have to be flushed before: the peer may be waiting for them.
     ///
     /// Safe to cancel.

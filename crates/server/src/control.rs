@@ -28,19 +28,17 @@ pub(crate) async fn serve(connection: &mut Connection) -> Result<()> {
             aside -= 1;
         }
         if aside < limit
-            && let Some(header) = connection.inbox.frame()?
+            && let Some(header) = connection.frame()?
         {
             if let Some((id, answer)) = begin(connection, header, &tell, &mut aside)? {
                 connection.outbox.answer(id, &answer);
             }
-            if !connection.outbox.is_full() {
-                continue;
+            if connection.outbox.is_full() {
+                connection.outbox.flush().await.map_err(|error| gone(&error))?;
             }
-        }
-        connection.outbox.flush().await.map_err(|error| gone(&error))?;
-        if aside < limit && connection.inbox.has_frame() {
             continue;
         }
+        connection.outbox.flush().await.map_err(|error| gone(&error))?;
         tokio::select! {
             Some((id, answer)) = finished.recv() => {
                 connection.outbox.answer(id, &answer);

@@ -39,7 +39,7 @@ impl From<Error> for Failure {
 /// Serves a data connection to its end.
 pub(crate) async fn serve(connection: &mut Connection) -> Result<()> {
     loop {
-        let Some(header) = connection.inbox.frame()? else {
+        let Some(header) = connection.frame()? else {
             connection.outbox.flush().await.map_err(|error| gone(&error))?;
             match connection.wait().await? {
                 Waited::More => continue,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most jobs in one answer to a status request, so that it fits a frame.
-const SHOWN: usize = 1024;
+const SHOWN: usize = 512;
 
 /// All jobs that were seen lately. When the table is full, the one idle for longest makes room.
 pub(crate) struct Jobs {

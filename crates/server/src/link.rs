@@ -50,14 +50,6 @@ impl Inbox {
         }
     }
 
-    /// Whether there is a frame to take, or something to complain about.
-    pub(crate) fn has_frame(&self) -> bool {
-        match self.begun {
-            Some(header) => self.has(header.body as usize),
-            None => self.has(HEADER),
-        }
-    }
-
     /// Whether nothing of a frame has come.
     pub(crate) fn is_between_frames(&self) -> bool {
         self.begun.is_none() && !self.has(1)

@@ -34,7 +34,17 @@ struct Table {
 #[derive(Default)]
 struct Open {
     count: usize,
-    orphan: bool,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Named,
+    /// No name is left.
+    Orphan,
+    /// It is being buried: nobody can hold it any more.
+    Dying,
 }
 
 /// Keeps a file from being removed.
@@ -55,23 +65,31 @@ impl Opens {
             let text = format!("{} files are open already: close some, or raise limits.opens", self.limit);
             return Err(Error::new(ErrorKind::Busy, text));
         }
+        let open = table.files.entry(file).or_default();
+        if open.state == State::Dying {
+            return Err(Error::new(ErrorKind::Stale, format!("file {file} is gone")));
+        }
+        open.count += 1;
         table.total += 1;
-        table.files.entry(file).or_default().count += 1;
         Ok(Hold { file, opens: self.clone() })
     }
 
     /// The file has lost its last name. It is buried now, or when the last hold on it is let go.
     pub(crate) fn orphaned(&self, file: FileId) {
-        let open = match self.lock().files.get_mut(&file) {
-            Some(open) => {
-                open.orphan = true;
-                true
-            }
-            None => false,
+        let last = {
+            let mut table = self.lock();
+            let open = table.files.entry(file).or_default();
+            open.state = if open.count > 0 { State::Orphan } else { State::Dying };
+            open.count == 0
         };
-        if !open {
-            self.afterwards.bury(file);
+        if last {
+            self.bury(file);
         }
+    }
+
+    fn bury(&self, file: FileId) {
+        self.afterwards.bury(file);
+        self.lock().files.remove(&file);
     }
 
     /// Holds a file without a name for its unknown openers, whatever the limit.
@@ -80,7 +98,7 @@ impl Opens {
         table.total += 1;
         let open = table.files.entry(file).or_default();
         open.count += 1;
-        open.orphan = true;
+        open.state = State::Orphan;
         Hold { file, opens: self.clone() }
     }
 
@@ -101,24 +119,25 @@ impl Opens {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let orphan = {
+        let retired = self.opens.retired.load(Ordering::SeqCst);
+        let state = {
             let mut table = self.opens.lock();
             table.total -= 1;
             let open = table.files.get_mut(&self.file).expect("what is held is in the table");
             open.count -= 1;
-            let (left, orphan) = (open.count, open.orphan);
-            if left > 0 {
+            if open.count > 0 {
                 return;
             }
-            table.files.remove(&self.file);
-            orphan
+            match open.state {
+                State::Orphan if !retired => open.state = State::Dying,
+                _ => drop(table.files.remove(&self.file)),
+            }
+            table.files.get(&self.file).map_or(State::Named, |open| open.state)
         };
-        if self.opens.retired.load(Ordering::SeqCst) {
-            return;
-        }
-        match orphan {
-            true => self.opens.afterwards.bury(self.file),
-            false => self.opens.afterwards.closed(self.file),
+        match state {
+            State::Dying => self.opens.bury(self.file),
+            _ if retired => {}
+            _ => self.opens.afterwards.closed(self.file),
         }
     }
 }

@@ -92,6 +92,9 @@ impl Service {
     /// Fails unless the caller could have come to this file: see the head of this module.
     fn reach(&self, caller: &Caller, file: FileId) -> Result<()> {
         check_maker(&*self.members, file)?;
+        if file == FileId::ROOT {
+            return Ok(());
+        }
         if caller.session.holds(file, caller.who.uid) {
             return Ok(());
         }

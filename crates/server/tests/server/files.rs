@@ -1,0 +1,268 @@
+//! What requests do.
+
+use crate::raw::{Raw, World, name, pattern, refused};
+use forebay_backend::{Backend, Fake, Place};
+use forebay_model::{Access, Attr, ErrorKind, FileId, FileKind, Gid, Time, Uid};
+use forebay_wire::{At, Channel, IfExists, RenameMode, Reply, Request, XattrMode};
+use std::sync::Arc;
+
+const ROOT: FileId = FileId::ROOT;
+
+#[test]
+fn bytes_come_back_as_they_went_over_both_transports() {
+    let world = World::new();
+    let mut control = world.control();
+    let (tcp, _) = Raw::tcp(world.tcp(), Channel::Data, &world.key()).expect("let in");
+    for (number, mut data) in [world.data(), tcp].into_iter().enumerate() {
+        let token = control.create(ROOT, &format!("f{number}"), 0o644);
+        for (offset, len) in [(0u64, 1usize), (3, 4096), (70_000, 100), (200_000, 3 << 20), (65_536, 4 << 20)]
+        {
+            let bytes = pattern(offset, len);
+            assert_eq!(data.write(token, At::Offset(offset), &bytes).unwrap(), offset);
+            assert_eq!(data.read(token, offset, len as u32).unwrap(), bytes);
+        }
+        let size = 65_536 + (4 << 20);
+        assert_eq!(data.read(token, 5000, 8).unwrap(), [0; 8], "a hole reads as zeros");
+        assert_eq!(data.read(token, size - 3, 100).unwrap().len(), 3, "only up to the end");
+        assert_eq!(data.read(token, size + 3, 100).unwrap().len(), 0);
+        assert_eq!(control.walk(&format!("f{number}")).unwrap().size, size);
+        assert_eq!(data.write(token, At::Offset(9), &[]).unwrap(), 9);
+        assert_eq!(data.write(token, At::End, &[]).unwrap(), size);
+        control.call(Request::Truncate { token, size: 0 }).unwrap();
+        control.call(Request::Close { token }).unwrap();
+    }
+}
+
+#[test]
+fn many_requests_are_answered_each_by_its_number() {
+    let world = World::new();
+    let mut control = world.control();
+    let token = control.create(ROOT, "f", 0o644);
+    let mut waiting: Vec<u64> = (0..500)
+        .map(|i| control.send(if i % 50 == 0 { Request::Sync { token } } else { Request::Ping }, &[]))
+        .collect();
+    while !waiting.is_empty() {
+        let (id, answer, _) = control.receive().unwrap();
+        assert_eq!(answer, Ok(Reply::Done));
+        waiting.retain(|&waits| waits != id);
+    }
+    let mut data = world.data();
+    let ids: Vec<u64> = (0..200)
+        .map(|i| data.send(Request::Write { token, at: At::Offset(i * 100) }, &pattern(i, 100)))
+        .collect();
+    for id in ids {
+        let (answered, answer, _) = data.receive().unwrap();
+        assert_eq!(answered, id, "data connections answer in order");
+        assert!(matches!(answer, Ok(Reply::Written { .. })));
+    }
+    assert_eq!(data.read(token, 700, 100).unwrap(), pattern(7, 100));
+}
+
+#[test]
+fn appends_of_many_clients_never_overlap() {
+    let world = World::new();
+    let token = world.control().create(ROOT, "log", 0o644);
+    let offsets: Vec<u64> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4)
+            .map(|writer| {
+                let mut data = world.data();
+                scope.spawn(move || {
+                    (0..50).map(|_| data.write(token, At::End, &[writer; 100]).unwrap()).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+    });
+    let mut sorted = offsets.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..200).map(|i| i * 100).collect::<Vec<_>>());
+    let bytes = world.data().read(token, 0, 20_000).unwrap();
+    assert!(bytes.chunks(100).all(|chunk| chunk.iter().all(|&byte| byte == chunk[0])));
+}
+
+#[test]
+fn names_are_made_moved_listed_and_removed() {
+    let world = World::new();
+    let mut control = world.control();
+    let dir = control.make_dir(ROOT, "d", 0o755);
+    let token = control.create(dir, "a", 0o640);
+    control.call(Request::Symlink { dir, name: name("s"), target: b"a".to_vec() }).unwrap();
+    control.call(Request::Link { file: token.file, dir, name: name("b") }).unwrap();
+    assert_eq!(control.walk("d/b").unwrap().links, 2);
+    let link = Request::Walk { dir: ROOT, path: b"d/s".to_vec(), follow: true };
+    let Ok(Reply::Link { target, .. }) = control.call(link) else { panic!("no link") };
+    assert_eq!(target, b"a");
+
+    let list =
+        |control: &mut Raw, plus| match control.call(Request::ReadDir { dir, cookie: 0, limit: 100, plus }) {
+            Ok(Reply::Entries { entries, next: None }) => entries,
+            other => panic!("{other:?}"),
+        };
+    let entries = list(&mut control, true);
+    assert_eq!(entries.len(), 3);
+    assert!(entries.iter().all(|entry| entry.attr.as_ref().is_some_and(|attr| attr.kind == entry.kind)));
+
+    let rename = |mode| Request::Rename { dir, name: name("a"), to_dir: ROOT, to_name: name("c"), mode };
+    control.call(rename(RenameMode::NoReplace)).unwrap();
+    refused(control.call(rename(RenameMode::Replace)), ErrorKind::NotFound);
+    assert_eq!(control.walk("c").unwrap().id, token.file);
+    refused(control.call(Request::RemoveDir { dir: ROOT, name: name("d") }), ErrorKind::NotEmpty);
+    for gone in ["b", "s"] {
+        control.call(Request::Unlink { dir, name: name(gone) }).unwrap();
+    }
+    control.call(Request::RemoveDir { dir: ROOT, name: name("d") }).unwrap();
+    refused(control.walk("d"), ErrorKind::NotFound);
+    refused(control.call(Request::GetAttr { file: dir }), ErrorKind::Stale);
+}
+
+#[test]
+fn attributes_are_set_and_read() {
+    let world = World::new();
+    let mut control = world.control();
+    let token = control.create(ROOT, "f", 0o600);
+    let (file, key) = (token.file, name("user.k"));
+    let set = |value: &[u8], mode| Request::SetXattr { file, name: key.clone(), value: value.to_vec(), mode };
+    refused(control.call(set(b"1", XattrMode::Replace)), ErrorKind::NoAttribute);
+    control.call(set(b"1", XattrMode::Create)).unwrap();
+    assert_eq!(control.call(Request::GetXattr { file, name: key.clone() }), Ok(Reply::Value(b"1".to_vec())));
+    assert_eq!(control.call(Request::ListXattr { file }), Ok(Reply::Names(vec![key.clone()])));
+    control.call(Request::RemoveXattr { file, name: key }).unwrap();
+    let change = forebay_model::Change { mode: Some(0o444), ..Default::default() };
+    let Ok(Reply::Attr(attr)) = control.call(Request::SetAttr { file, change }) else {
+        panic!("no attributes")
+    };
+    assert_eq!(attr.mode, 0o444);
+    control.call(Request::TruncateFile { file, size: 1234 }).unwrap();
+    control.call(Request::Punch { token, offset: 0, len: 10 }).unwrap();
+    refused(control.call(Request::Punch { token, offset: 5, len: u64::MAX }), ErrorKind::Invalid);
+    assert_eq!(control.walk("f").unwrap().size, 1234);
+    let Ok(Reply::Usage(usage)) = control.call(Request::StatFs) else { panic!("no usage") };
+    assert_eq!((usage.files, usage.capacity), (2, 16 << 20));
+}
+
+#[test]
+fn an_open_file_outlives_its_name_until_the_last_close() {
+    let world = World::new();
+    let (mut control, mut data) = (world.control(), world.data());
+    let token = control.create(ROOT, "f", 0o600);
+    data.write(token, At::Offset(0), b"still here").unwrap();
+    control.call(Request::Unlink { dir: ROOT, name: name("f") }).unwrap();
+    refused(control.walk("f"), ErrorKind::NotFound);
+    assert_eq!(data.read(token, 0, 100).unwrap(), b"still here");
+    assert!(control.call(Request::GetAttr { file: token.file }).is_ok(), "who has it open may ask");
+    data.write(token, At::End, b", and growing").unwrap();
+    control.call(Request::Close { token }).unwrap();
+    refused(data.read(token, 0, 100), ErrorKind::Stale);
+    refused(data.write(token, At::End, b"x"), ErrorKind::Stale);
+    refused(control.call(Request::GetAttr { file: token.file }), ErrorKind::Stale);
+    let Ok(Reply::Status(status)) = control.call(Request::Status) else { panic!("no status") };
+    assert_eq!((status.opens, status.usage.live, status.usage.files), (0, 0, 1));
+    assert_eq!((status.jobs.len(), status.jobs[0].written), (1, 23));
+}
+
+#[test]
+fn a_replaced_file_goes_like_a_removed_one() {
+    let world = World::new();
+    let (mut control, mut data) = (world.control(), world.data());
+    let (old, new) = (control.create(ROOT, "old", 0o600), control.create(ROOT, "new", 0o600));
+    data.write(old, At::Offset(0), b"old").unwrap();
+    data.write(new, At::Offset(0), b"new").unwrap();
+    let mode = RenameMode::Replace;
+    let (dir, to_dir) = (ROOT, ROOT);
+    control.call(Request::Rename { dir, name: name("new"), to_dir, to_name: name("old"), mode }).unwrap();
+    assert_eq!(data.read(old, 0, 9).unwrap(), b"old");
+    assert_eq!(control.walk("old").unwrap().id, new.file);
+    control.call(Request::Close { token: old }).unwrap();
+    refused(data.read(old, 0, 9), ErrorKind::Stale);
+    assert_eq!(data.read(new, 0, 9).unwrap(), b"new");
+}
+
+#[test]
+fn create_opens_truncates_or_refuses_what_is_there() {
+    let world = World::new();
+    let (mut control, mut data) = (world.control(), world.data());
+    let token = control.create(ROOT, "f", 0o600);
+    data.write(token, At::Offset(0), b"12345").unwrap();
+    let create =
+        |access, if_exists| Request::Create { dir: ROOT, name: name("f"), mode: 0, access, if_exists };
+    refused(control.call(create(Access::READ, IfExists::Refuse)), ErrorKind::Exists);
+    refused(control.call(create(Access::READ, IfExists::Truncate)), ErrorKind::Invalid);
+    for (if_exists, size) in [(IfExists::Open, 5), (IfExists::Truncate, 0)] {
+        let Ok(Reply::Opened { attr, created, .. }) = control.call(create(Access::WRITE, if_exists)) else {
+            panic!("not opened");
+        };
+        assert_eq!((attr.size, created), (size, false));
+    }
+    let Ok(Reply::Opened { token, .. }) = control.call(create(Access::READ, IfExists::Open)) else {
+        panic!("not opened");
+    };
+    refused(data.write(token, At::End, b"x"), ErrorKind::BadHandle);
+    refused(control.call(Request::Truncate { token, size: 0 }), ErrorKind::BadHandle);
+}
+
+#[test]
+fn a_full_buffer_says_so_at_once_and_recovers_after_a_delete() {
+    let world = World::new();
+    let (mut control, mut data) = (world.control(), world.data());
+    let token = control.create(ROOT, "big", 0o600);
+    let bytes = pattern(1, 1 << 20);
+    let mut written = 0;
+    let error = loop {
+        match data.write(token, At::End, &bytes) {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written <= 17, "more was taken than there is room for");
+    };
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert!(written >= 14, "only {written} MiB of 16 could be used");
+    assert_eq!(data.read(token, 0, 1 << 20).unwrap(), bytes, "the connection is still in step");
+    control.call(Request::Unlink { dir: ROOT, name: name("big") }).unwrap();
+    control.call(Request::Close { token }).unwrap();
+    let token = control.create(ROOT, "next", 0o600);
+    for _ in 0..written {
+        data.write(token, At::End, &bytes).unwrap();
+    }
+}
+
+#[test]
+fn a_path_that_the_buffer_lacks_is_asked_of_the_back_end() {
+    let fake = Arc::new(Fake::default());
+    let place = |path| Place { dir: ROOT, path };
+    let time = Time::default();
+    let (kind, uid, gid) = (FileKind::File, Uid(1), Gid(1));
+    let there = Attr {
+        id: FileId(1 << 40),
+        kind,
+        mode: 0o644,
+        links: 1,
+        uid,
+        gid,
+        size: 9,
+        buffered: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+    };
+    fake.put(place(b"far/away"), there.clone());
+    fake.put(place(b"old"), there.clone());
+    let world = World::before(fake.clone());
+    let mut control = world.control();
+    assert_eq!(control.walk("far/away").unwrap(), there);
+    refused(control.walk("nowhere"), ErrorKind::NotFound);
+    let rename = |from: &str, to: &str| Request::Rename {
+        dir: ROOT,
+        name: name(from),
+        to_dir: ROOT,
+        to_name: name(to),
+        mode: RenameMode::Replace,
+    };
+    control.call(rename("old", "new")).unwrap();
+    assert!(fake.find(place(b"new")).unwrap().is_some());
+    control.create(ROOT, "new", 0o600);
+    control.call(Request::Unlink { dir: ROOT, name: name("new") }).unwrap();
+    assert!(!fake.has(place(b"new")), "what is in both places goes from both");
+    refused(control.call(Request::Unlink { dir: ROOT, name: name("new") }), ErrorKind::NotFound);
+    fake.refuse(true);
+    refused(control.walk("nowhere"), ErrorKind::Io);
+}

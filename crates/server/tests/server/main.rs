@@ -1,0 +1,8 @@
+//! The server over real sockets, spoken to by a client that knows nothing but the wire.
+
+mod files;
+mod hostile;
+mod meeting;
+mod people;
+mod raw;
+mod restart;

@@ -1,0 +1,114 @@
+//! The handshake, and who is let in.
+
+use crate::raw::{Raw, World, hello, refused};
+use forebay_model::{ErrorKind, Uid};
+use forebay_server::Server;
+use forebay_wire::{Channel, FrameKind, Greeting, Key, Request};
+use std::fs::{Permissions, set_permissions};
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+#[test]
+fn a_key_opens_the_door_on_tcp_and_the_kernel_on_a_unix_socket() {
+    let world = World::new();
+    let (mut raw, welcome) = Raw::tcp(world.tcp(), Channel::Control, &world.key()).expect("let in");
+    assert_eq!(welcome.uid, Uid(world.config.key_path().metadata().unwrap().uid()));
+    assert!(raw.call(Request::Ping).is_ok());
+    assert!(world.control().call(Request::Ping).is_ok());
+}
+
+#[test]
+fn a_wrong_key_is_refused() {
+    let world = World::new();
+    let refusal = Raw::tcp(world.tcp(), Channel::Control, &Key::new([9; 32])).map(|_| ());
+    refused(refusal, ErrorKind::Unauthenticated);
+}
+
+#[test]
+fn another_version_is_told_about_versions() {
+    let world = World::new();
+    let mut raw = Raw::bare(UnixStream::connect(world.socket()).unwrap());
+    let mut hello = hello(Channel::Control, 1);
+    hello.version = 99;
+    let error = raw.greet(&hello, None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Protocol);
+    assert!(error.to_string().contains("99"), "{error}");
+    assert!(raw.is_closed());
+}
+
+#[test]
+fn nonsense_instead_of_a_hello_is_refused_and_others_are_served() {
+    let world = World::new();
+    let mut friend = world.control();
+    for nonsense in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0; 24], &[255; 4096]] {
+        let mut tcp = TcpStream::connect(world.tcp()).unwrap();
+        tcp.write_all(nonsense).unwrap();
+        let mut raw = Raw::bare(tcp);
+        let Greeting::Refusal(error) = raw.greeting() else { panic!("not refused") };
+        assert_eq!(error.kind(), ErrorKind::Protocol);
+    }
+    let mut early = Raw::bare(UnixStream::connect(world.socket()).unwrap());
+    early.send_frame(FrameKind::Proof, 0, &forebay_wire::Proof { seal: [0; 32] }, &[]);
+    assert!(matches!(early.greeting(), Greeting::Refusal(_)));
+    assert!(friend.call(Request::Ping).is_ok());
+}
+
+#[test]
+fn a_job_that_makes_no_sense_is_refused() {
+    let world = World::new();
+    let mut raw = Raw::bare(UnixStream::connect(world.socket()).unwrap());
+    let mut hello = hello(Channel::Data, 1);
+    hello.job.nodes = 0;
+    refused(raw.greet(&hello, None), ErrorKind::Protocol);
+}
+
+#[test]
+fn who_says_nothing_is_sent_away() {
+    let world = World::with(|config| config.times.handshake = Duration::from_millis(50));
+    let mut raw = Raw::bare(TcpStream::connect(world.tcp()).unwrap());
+    assert!(raw.is_closed());
+}
+
+#[test]
+fn the_limit_of_connections_is_told() {
+    let world = World::with(|config| config.limits.connections = 3);
+    let mut kept: Vec<Raw> = (0..3).map(|_| world.control()).collect();
+    refused(Raw::unix(&world.socket(), Channel::Control, 1).map(|_| ()), ErrorKind::Busy);
+    assert!(kept.iter_mut().all(|raw| raw.call(Request::Ping).is_ok()));
+    drop(kept);
+    // The server learns of the end of a connection a moment later.
+    while Raw::unix(&world.socket(), Channel::Control, 1).is_err() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn two_servers_do_not_share_a_store_or_a_socket() {
+    let world = World::new();
+    assert!(Server::start(world.config.clone()).is_err(), "the store is in use");
+    let mut other = world.config.clone();
+    other.store.set_file_name("other");
+    other.socket = Some(world.socket());
+    let error = Server::start(other.clone()).err().expect("refused");
+    assert!(error.to_string().contains("another server"), "{error}");
+    assert!(world.control().call(Request::Ping).is_ok());
+}
+
+#[test]
+fn a_key_file_for_everybody_is_refused() {
+    let mut world = World::new();
+    world.stop();
+    set_permissions(world.config.key_path(), Permissions::from_mode(0o644)).unwrap();
+    let error = Server::start(world.config.clone()).err().expect("refused");
+    assert!(error.to_string().contains("chmod 600"), "{error}");
+}
+
+#[test]
+fn a_server_leaves_no_socket_behind() {
+    let mut world = World::new();
+    world.stop();
+    assert!(!world.socket().exists());
+}

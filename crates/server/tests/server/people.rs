@@ -1,0 +1,229 @@
+//! Who may do what: nobody gets beyond the modes, whatever he asks for and whoever he says he is.
+
+use crate::raw::{ALICE, BOB, Raw, World, name, person, refused};
+use forebay_model::{Access, Change, ErrorKind, FileId, Identity};
+use forebay_wire::{At, Call, Channel, FrameKind, IfExists, RenameMode, Reply, Request, Token, XattrMode};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+const ROOT: FileId = FileId::ROOT;
+
+/// Every request that names a file or directory by its id.
+fn requests_by_id(dir: FileId, file: FileId) -> Vec<Request> {
+    let n = || name("n");
+    let change = Change { mode: Some(0o777), ..Change::default() };
+    let (access, mode, target) = (Access::READ, 0o777, b"t".to_vec());
+    let rename =
+        |dir, to_dir| Request::Rename { dir, name: n(), to_dir, to_name: n(), mode: RenameMode::Replace };
+    let mut requests = vec![
+        Request::GetAttr { file },
+        Request::SetAttr { file, change },
+        Request::Open { file, access, truncate: false },
+        Request::Open { file, access: Access::BOTH, truncate: true },
+        Request::TruncateFile { file, size: 0 },
+        Request::Link { file, dir: ROOT, name: name("stolen") },
+        Request::ReadLink { file },
+        Request::GetXattr { file, name: name("user.x") },
+        Request::SetXattr { file, name: name("user.x"), value: vec![1], mode: XattrMode::Any },
+        Request::ListXattr { file },
+        Request::RemoveXattr { file, name: name("user.x") },
+    ];
+    for dir in [dir, file] {
+        requests.extend([
+            Request::Walk { dir, path: b"n".to_vec(), follow: true },
+            Request::Walk { dir, path: b"".to_vec(), follow: true },
+            Request::Create { dir, name: n(), mode, access, if_exists: IfExists::Open },
+            Request::MakeDir { dir, name: n(), mode },
+            Request::RemoveDir { dir, name: n() },
+            Request::Unlink { dir, name: n() },
+            Request::Symlink { dir, name: n(), target: target.clone() },
+            Request::ReadDir { dir, cookie: 0, limit: 9, plus: true },
+            rename(dir, ROOT),
+            rename(ROOT, dir),
+        ]);
+    }
+    requests
+}
+
+#[test]
+fn a_guessed_id_leads_no_further_than_a_path() {
+    let world = World::new();
+    let mut alice = world.control().acting(ALICE);
+    let private = alice.make_dir(ROOT, "private", 0o700);
+    let inner = alice.make_dir(private, "inner", 0o777);
+    let token = alice.create(inner, "n", 0o666);
+    world.data().acting(ALICE).write(token, At::Offset(0), b"secret").unwrap();
+
+    let mut bob = world.control().acting(BOB);
+    for request in requests_by_id(inner, token.file) {
+        let shown = format!("{request:?}");
+        match bob.call(request) {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::AccessDenied, "{shown}: {error}"),
+            Ok(reply) => panic!("{shown} was answered with {reply:?}"),
+        }
+    }
+    refused(bob.walk("private/inner/n"), ErrorKind::AccessDenied);
+    let untouched = alice.walk("private/inner/n").unwrap();
+    assert_eq!((untouched.size, untouched.mode, untouched.links), (6, 0o666, 1));
+}
+
+#[test]
+fn a_mode_changed_on_the_way_counts_at_once() {
+    let world = World::new();
+    let (mut alice, mut bob) = (world.control().acting(ALICE), world.control().acting(BOB));
+    let dir = alice.make_dir(ROOT, "d", 0o755);
+    let token = alice.create(dir, "f", 0o644);
+    let open = Request::Open { file: token.file, access: Access::READ, truncate: false };
+    let Ok(Reply::Opened { token: bobs, .. }) = bob.call(open.clone()) else { panic!("not opened") };
+    let change = Change { mode: Some(0o700), ..Change::default() };
+    alice.call(Request::SetAttr { file: dir, change }).unwrap();
+    assert!(bob.call(open.clone()).is_ok(), "what his session holds open is his");
+    let mut elsewhere = Raw::unix(&world.socket(), Channel::Control, 99).unwrap().acting(BOB);
+    refused(elsewhere.call(open), ErrorKind::AccessDenied);
+    assert!(world.data().acting(BOB).read(bobs, 0, 9).is_ok(), "what is open stays open");
+}
+
+#[test]
+fn the_mode_of_a_file_binds_all_but_its_owner() {
+    let world = World::new();
+    let (mut alice, mut bob) = (world.control().acting(ALICE), world.control().acting(BOB));
+    let token = alice.create(ROOT, "f", 0o640);
+    let open = |access| Request::Open { file: token.file, access, truncate: false };
+    refused(bob.call(open(Access::READ)), ErrorKind::AccessDenied);
+    refused(bob.call(Request::Unlink { dir: ROOT, name: name("f") }), ErrorKind::NotPermitted);
+    let mut friend = world.control();
+    let member = Identity { groups: vec![forebay_model::Gid(ALICE)], ..person(BOB) };
+    let mut ask = |access| {
+        let call = Call { identity: Some(member.clone()), request: open(access) };
+        friend.send_frame(FrameKind::Call, 5, &call, &[]);
+        friend.receive().unwrap().1
+    };
+    assert!(ask(Access::READ).is_ok(), "the group may read");
+    refused(ask(Access::WRITE), ErrorKind::AccessDenied);
+    let gift = Change { uid: Some(forebay_model::Uid(BOB)), ..Change::default() };
+    refused(alice.call(Request::SetAttr { file: token.file, change: gift }), ErrorKind::NotPermitted);
+}
+
+#[test]
+fn tokens_serve_their_owner_alone_and_cannot_be_changed() {
+    let world = World::new();
+    let mut alice = world.control().acting(ALICE);
+    let token = alice.create(ROOT, "f", 0o600);
+    let mut data = world.data().acting(BOB);
+    refused(data.read(token, 0, 1), ErrorKind::AccessDenied);
+    refused(data.write(token, At::End, b"x"), ErrorKind::AccessDenied);
+    let uid = forebay_model::Uid(BOB);
+    let other = FileId(token.file.0 + 1);
+    let forgeries = [
+        Token { uid, ..token },
+        Token { uid, file: other, ..token },
+        Token { uid, serial: token.serial + 1, ..token },
+        Token { uid, seal: [0; 16], ..token },
+    ];
+    for forgery in forgeries {
+        refused(data.read(forgery, 0, 1), ErrorKind::Stale);
+        refused(data.write(forgery, At::End, &[1; 100_000]), ErrorKind::Stale);
+        let mut bob = world.control().acting(BOB);
+        for request in [
+            Request::Reopen { token: forgery },
+            Request::Close { token: forgery },
+            Request::Truncate { token: forgery, size: 0 },
+            Request::Punch { token: forgery, offset: 0, len: 1 },
+            Request::Sync { token: forgery },
+        ] {
+            refused(bob.call(request), ErrorKind::Stale);
+        }
+    }
+    let stronger = Token { access: Access { execute: true, ..Access::BOTH }, ..token };
+    refused(world.data().acting(ALICE).read(stronger, 0, 1), ErrorKind::Stale);
+}
+
+#[test]
+fn only_root_and_the_owner_stop_the_server() {
+    let mut world = World::new();
+    refused(world.control().acting(BOB).call(Request::Shutdown), ErrorKind::NotPermitted);
+    assert_eq!(world.control().call(Request::Shutdown), Ok(Reply::Done));
+    world.wait();
+}
+
+/// Whether this test can make other users; says so if not.
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        #[expect(clippy::print_stderr, reason = "whoever reads the test's output should know")]
+        {
+            eprintln!("not root: a part that needs other users was left out");
+        }
+    }
+    root
+}
+
+/// What somebody without privilege tries, on a control connection that belongs to him.
+fn lies(raw: &mut Raw, own: u32) {
+    let claim = |identity| Call { identity: Some(identity), request: Request::StatFs };
+    for identity in
+        [Identity::root(), person(own + 1), Identity { groups: vec![forebay_model::Gid(0)], ..person(own) }]
+    {
+        raw.send_frame(FrameKind::Call, 3, &claim(identity), &[]);
+        refused(raw.receive().unwrap().1, ErrorKind::NotPermitted);
+    }
+    refused(raw.call(Request::Shutdown), ErrorKind::NotPermitted);
+    assert!(raw.call(Request::StatFs).is_ok());
+}
+
+#[test]
+fn who_lies_about_himself_over_tcp_gains_nothing() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new();
+    chown(world.config.key_path(), Some(ALICE), Some(ALICE)).unwrap();
+    world.restart();
+    let (mut raw, welcome) = Raw::tcp(world.tcp(), Channel::Control, &world.key()).unwrap();
+    assert_eq!(welcome.uid.0, ALICE);
+    lies(&mut raw, ALICE);
+    let token = raw.create(ROOT, "mine", 0o600);
+    assert_eq!(token.uid.0, ALICE);
+}
+
+/// Runs in a process of another user, started by the test below.
+#[test]
+fn another_user() {
+    let Ok(socket) = std::env::var("FOREBAY_TEST_SOCKET") else { return };
+    let mut raw = Raw::unix(Path::new(&socket), Channel::Control, 1).expect("let in");
+    lies(&mut raw, BOB);
+    refused(raw.walk("secret"), ErrorKind::NotFound);
+    let attr = raw.walk("hers").unwrap();
+    refused(
+        raw.call(Request::Open { file: attr.id, access: Access::READ, truncate: false }),
+        ErrorKind::AccessDenied,
+    );
+    assert_eq!(raw.create(ROOT, "his", 0o600).uid.0, BOB);
+}
+
+#[test]
+fn the_kernel_says_who_comes_by_a_unix_socket() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new();
+    world.control().acting(ALICE).create(ROOT, "hers", 0o600);
+    let dir = world.config.store.parent().unwrap();
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // The build directory may be out of the other user's reach.
+    let program = dir.join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let child = Command::new(&program)
+        .args(["--exact", "people::another_user"])
+        .env("FOREBAY_TEST_SOCKET", world.socket())
+        .uid(BOB)
+        .gid(BOB)
+        .current_dir("/")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && said.contains("1 passed"), "{said}");
+    assert_eq!(world.control().walk("his").unwrap().uid.0, BOB);
+}

@@ -1,0 +1,303 @@
+//! A server in a directory of its own, and a raw client: frames and nothing else.
+
+use forebay_model::{Access, Attr, Bytes, Error, ErrorKind, FileId, Gid, Identity, Job, Name, Uid};
+use forebay_server::{Config, Medium, Running, Server};
+use forebay_wire::{
+    Answer, At, Call, Channel, FrameKind, Greeting, HEADER, Header, Hello, IfExists, Key, Proof, Reply,
+    Request, Token, VERSION, Welcome, body, client_proof, frame, same_proof, server_proof,
+};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+pub(crate) const ALICE: u32 = 4001;
+pub(crate) const BOB: u32 = 4002;
+
+/// A server, its directory, and how to start it again.
+pub(crate) struct World {
+    pub(crate) config: Config,
+    running: Option<Running>,
+    _dir: TempDir,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        World::with(|_| {})
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut Config)) -> World {
+        let (dir, mut config) = plan();
+        change(&mut config);
+        let running = Server::start(config.clone()).expect("the server starts");
+        World { config, running: Some(running), _dir: dir }
+    }
+
+    pub(crate) fn before(backend: Arc<dyn forebay_backend::Backend>) -> World {
+        let (dir, config) = plan();
+        let running = Server::start_before(config.clone(), backend).expect("the server starts");
+        World { config, running: Some(running), _dir: dir }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.config.socket_path()
+    }
+
+    pub(crate) fn tcp(&self) -> SocketAddr {
+        self.running.as_ref().and_then(|running| running.addresses().tcp).expect("it listens on TCP")
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        let text = std::fs::read_to_string(self.config.key_path()).expect("there is a key");
+        Key::from_text(&text).expect("it is a key")
+    }
+
+    pub(crate) fn control(&self) -> Raw {
+        Raw::unix(&self.socket(), Channel::Control, 1).expect("let in")
+    }
+
+    pub(crate) fn data(&self) -> Raw {
+        Raw::unix(&self.socket(), Channel::Data, 1).expect("let in")
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.running.take().expect("it runs").shutdown().expect("an orderly end");
+    }
+
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        self.running = Some(Server::start(self.config.clone()).expect("the server starts again"));
+    }
+
+    pub(crate) fn wait(&mut self) {
+        self.running.take().expect("it runs").wait().expect("an orderly end");
+    }
+}
+
+fn plan() -> (TempDir, Config) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut config = Config::for_store(dir.path().join("store"));
+    config.capacity = Bytes::mib(16);
+    config.region = Some(Bytes::mib(1));
+    config.medium = Medium::Disk;
+    config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    (dir, config)
+}
+
+/// Either kind of socket.
+pub(crate) trait Socket: Read + Write + Send {
+    fn patience(&self, time: Duration);
+    fn end_writing(&self);
+}
+
+macro_rules! socket {
+    ($stream:ty) => {
+        impl Socket for $stream {
+            fn patience(&self, time: Duration) {
+                self.set_read_timeout(Some(time)).expect("a timeout");
+            }
+
+            fn end_writing(&self) {
+                // The peer may have closed it already.
+                let _ = self.shutdown(Shutdown::Write);
+            }
+        }
+    };
+}
+socket!(TcpStream);
+socket!(UnixStream);
+
+/// A connection that speaks frames.
+pub(crate) struct Raw {
+    pub(crate) socket: Box<dyn Socket>,
+    next: u64,
+    who: Option<Identity>,
+}
+
+pub(crate) fn hello(channel: Channel, client: u128) -> Hello {
+    let (user, group) = ("tester".to_owned(), "testers".to_owned());
+    let job = Job { label: "77".to_owned(), user, group, nodes: 1, priority: 0 };
+    Hello { version: VERSION, channel, client, job, nonce: [7; 32] }
+}
+
+/// Longest wait for anything: only reached when something is lost.
+const LOST: Duration = Duration::from_secs(60);
+
+impl Raw {
+    pub(crate) fn bare(socket: impl Socket + 'static) -> Raw {
+        socket.patience(LOST);
+        Raw { socket: Box::new(socket), next: 1, who: None }
+    }
+
+    pub(crate) fn unix(path: &Path, channel: Channel, client: u128) -> Result<Raw, Error> {
+        let mut raw = Raw::bare(UnixStream::connect(path).expect("somebody listens"));
+        raw.greet(&hello(channel, client), None).map(|_| raw)
+    }
+
+    pub(crate) fn tcp(address: SocketAddr, channel: Channel, key: &Key) -> Result<(Raw, Welcome), Error> {
+        let mut raw = Raw::bare(TcpStream::connect(address).expect("somebody listens"));
+        let welcome = raw.greet(&hello(channel, 2), Some(key))?;
+        Ok((raw, welcome))
+    }
+
+    pub(crate) fn greet(&mut self, hello: &Hello, key: Option<&Key>) -> Result<Welcome, Error> {
+        self.send_frame(FrameKind::Hello, 0, hello, &[]);
+        match self.greeting() {
+            Greeting::Welcome(welcome) => Ok(welcome),
+            Greeting::Refusal(error) => Err(error),
+            Greeting::Challenge { nonce } => {
+                let key = key.expect("a key for TCP");
+                self.send_frame(FrameKind::Proof, 0, &Proof { seal: client_proof(key, hello, &nonce) }, &[]);
+                match self.greeting() {
+                    Greeting::Welcome(welcome) => {
+                        let seal = welcome.seal.expect("the server proves itself too");
+                        assert!(same_proof(&seal, &server_proof(key, hello, &nonce)));
+                        Ok(welcome)
+                    }
+                    Greeting::Refusal(error) => Err(error),
+                    Greeting::Challenge { .. } => panic!("challenged twice"),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn greeting(&mut self) -> Greeting {
+        let header = self.header().expect("a greeting");
+        assert_eq!(header.kind, FrameKind::Greeting);
+        body(&self.take(header.body)).expect("a greeting")
+    }
+
+    /// From now on, calls are made on behalf of this user.
+    pub(crate) fn acting(mut self, uid: u32) -> Raw {
+        self.who = Some(person(uid));
+        self
+    }
+
+    pub(crate) fn send_frame<T: serde::Serialize>(
+        &mut self,
+        kind: FrameKind,
+        id: u64,
+        body: &T,
+        payload: &[u8],
+    ) {
+        let mut bytes = Vec::new();
+        frame(&mut bytes, kind, id, body, payload.len() as u32).expect("it fits a frame");
+        bytes.extend_from_slice(payload);
+        self.socket.write_all(&bytes).expect("the server reads");
+    }
+
+    /// Sends a request and does not wait; returns its number.
+    pub(crate) fn send(&mut self, request: Request, payload: &[u8]) -> u64 {
+        self.next += 1;
+        let call = Call { identity: self.who.clone(), request };
+        self.send_frame(FrameKind::Call, self.next, &call, payload);
+        self.next
+    }
+
+    /// The next answer, with its number and payload.
+    pub(crate) fn receive(&mut self) -> io::Result<(u64, Answer, Vec<u8>)> {
+        let header = self.header()?;
+        assert_eq!(header.kind, FrameKind::Answer);
+        let answer = body(&self.take(header.body)).expect("an answer");
+        Ok((header.id, answer, self.take(header.payload)))
+    }
+
+    pub(crate) fn call(&mut self, request: Request) -> Answer {
+        let id = self.send(request, &[]);
+        let (answered, answer, _) = self.receive().expect("an answer");
+        assert_eq!(answered, id);
+        answer
+    }
+
+    /// Whether the server has closed this connection; whatever it still said is ignored.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        let mut rest = Vec::new();
+        match self.socket.read_to_end(&mut rest) {
+            Ok(_) => true,
+            Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
+        }
+    }
+
+    fn header(&mut self) -> io::Result<Header> {
+        let mut bytes = [0; HEADER];
+        self.socket.read_exact(&mut bytes)?;
+        Ok(Header::decode(&bytes).expect("a header"))
+    }
+
+    fn take(&mut self, len: u32) -> Vec<u8> {
+        let mut bytes = vec![0; len as usize];
+        self.socket.read_exact(&mut bytes).expect("the rest of a frame");
+        bytes
+    }
+}
+
+/// What tests ask for again and again.
+impl Raw {
+    pub(crate) fn create(&mut self, dir: FileId, text: &str, mode: u16) -> Token {
+        let (name, access, if_exists) = (name(text), Access::BOTH, IfExists::Refuse);
+        match self.call(Request::Create { dir, name, mode, access, if_exists }) {
+            Ok(Reply::Opened { token, created: true, .. }) => token,
+            other => panic!("cannot create {text}: {other:?}"),
+        }
+    }
+
+    pub(crate) fn make_dir(&mut self, dir: FileId, text: &str, mode: u16) -> FileId {
+        match self.call(Request::MakeDir { dir, name: name(text), mode }) {
+            Ok(Reply::Attr(attr)) => attr.id,
+            other => panic!("cannot make {text}: {other:?}"),
+        }
+    }
+
+    pub(crate) fn walk(&mut self, path: &str) -> Result<Attr, Error> {
+        match self.call(Request::Walk { dir: FileId::ROOT, path: path.into(), follow: false })? {
+            Reply::Found(attr) => Ok(attr),
+            other => panic!("walked to {other:?}"),
+        }
+    }
+
+    pub(crate) fn write(&mut self, token: Token, at: At, bytes: &[u8]) -> Result<u64, Error> {
+        let id = self.send(Request::Write { token, at }, bytes);
+        let (answered, answer, _) = self.receive().expect("an answer");
+        assert_eq!(answered, id);
+        match answer? {
+            Reply::Written { offset } => Ok(offset),
+            other => panic!("wrote and got {other:?}"),
+        }
+    }
+
+    pub(crate) fn read(&mut self, token: Token, offset: u64, len: u32) -> Result<Vec<u8>, Error> {
+        let id = self.send(Request::Read { token, offset, len }, &[]);
+        let (answered, answer, payload) = self.receive().expect("an answer");
+        assert_eq!(answered, id);
+        answer.map(|reply| {
+            assert_eq!(reply, Reply::Data);
+            payload
+        })
+    }
+}
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+pub(crate) fn person(uid: u32) -> Identity {
+    Identity { uid: Uid(uid), gid: Gid(uid), groups: Vec::new() }
+}
+
+/// Asserts that something was refused, and how.
+pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, Error>, kind: ErrorKind) {
+    match result {
+        Err(error) if error.kind() == kind => {}
+        other => panic!("expected {kind:?}, got {other:?}"),
+    }
+}
+
+/// Bytes that differ from place to place.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed * 77) >> 32) as u8)
+        .collect()
+}

@@ -1,0 +1,102 @@
+//! What outlives the server, and what does not outlive its client.
+
+use crate::raw::{Raw, World, name, pattern, refused};
+use forebay_model::{ErrorKind, FileId};
+use forebay_wire::{At, Channel, Reply, Request, Status};
+use std::time::Duration;
+
+const ROOT: FileId = FileId::ROOT;
+
+fn status(raw: &mut Raw) -> Status {
+    match raw.call(Request::Status) {
+        Ok(Reply::Status(status)) => *status,
+        other => panic!("no status: {other:?}"),
+    }
+}
+
+fn until(raw: &mut Raw, holds: impl Fn(&Status) -> bool) {
+    while !holds(&status(raw)) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn bytes_names_and_tokens_outlive_the_server() {
+    let mut world = World::new();
+    let mut control = world.control();
+    let dir = control.make_dir(ROOT, "d", 0o755);
+    let token = control.create(dir, "f", 0o600);
+    let bytes = pattern(3, 300_000);
+    world.data().write(token, At::Offset(0), &bytes).unwrap();
+    world.restart();
+    assert_eq!(world.data().read(token, 0, 300_000).unwrap(), bytes, "the seal alone proves the token");
+    let mut control = world.control();
+    assert_eq!(control.walk("d/f").unwrap().size, 300_000);
+    let Ok(Reply::Opened { attr, .. }) = control.call(Request::Reopen { token }) else {
+        panic!("not reopened")
+    };
+    assert_eq!(attr.size, 300_000);
+    let status = status(&mut control);
+    assert!(status.recovery.clean && status.opens == 1, "{status:?}");
+    control.call(Request::Close { token }).unwrap();
+    control.call(Request::Close { token }).unwrap();
+}
+
+#[test]
+fn a_file_without_a_name_waits_for_its_opener() {
+    let mut world = World::new();
+    let mut control = world.control();
+    let (before, after) = (control.create(ROOT, "before", 0o600), control.create(ROOT, "after", 0o600));
+    for token in [before, after] {
+        world.data().write(token, At::Offset(0), b"kept").unwrap();
+    }
+    control.call(Request::Unlink { dir: ROOT, name: name("before") }).unwrap();
+    world.restart();
+    let mut control = world.control();
+    control.call(Request::Unlink { dir: ROOT, name: name("after") }).unwrap();
+    for token in [before, after] {
+        assert!(control.call(Request::Reopen { token }).is_ok());
+        assert_eq!(world.data().read(token, 0, 9).unwrap(), b"kept");
+    }
+    // A file made after the restart has no unknown openers, and goes at once.
+    let token = control.create(ROOT, "new", 0o600);
+    control.call(Request::Close { token }).unwrap();
+    control.call(Request::Unlink { dir: ROOT, name: name("new") }).unwrap();
+    assert_eq!(status(&mut control).usage.files, 3);
+}
+
+#[test]
+fn a_file_that_nobody_comes_back_for_is_removed() {
+    let mut world = World::with(|config| config.times.session = Duration::from_millis(300));
+    let token = world.control().create(ROOT, "f", 0o600);
+    world.data().write(token, At::Offset(0), b"lost").unwrap();
+    world.control().call(Request::Unlink { dir: ROOT, name: name("f") }).unwrap();
+    world.restart();
+    let mut control = world.control();
+    until(&mut control, |status| status.usage.files == 1 && status.usage.live == 0);
+    refused(control.call(Request::Reopen { token }), ErrorKind::Stale);
+    refused(world.data().read(token, 0, 9), ErrorKind::Stale);
+}
+
+#[test]
+fn a_silent_client_loses_its_files_and_may_come_back() {
+    let world = World::with(|config| config.times.session = Duration::from_millis(200));
+    let mut watcher = Raw::unix(&world.socket(), Channel::Control, 50).unwrap();
+    let mut silent = world.control();
+    let (kept, gone) = (silent.create(ROOT, "kept", 0o600), silent.create(ROOT, "gone", 0o600));
+    watcher.call(Request::Unlink { dir: ROOT, name: name("gone") }).unwrap();
+    until(&mut watcher, |status| status.opens == 0);
+    assert_eq!(status(&mut watcher).sessions, 1);
+    let mut back = world.control();
+    assert!(back.call(Request::Reopen { token: kept }).is_ok());
+    refused(back.call(Request::Reopen { token: gone }), ErrorKind::Stale);
+    assert!(silent.is_closed(), "a connection of a session that ended is closed");
+}
+
+#[test]
+fn a_token_of_another_store_is_worthless() {
+    let (one, other) = (World::new(), World::new());
+    let token = one.control().create(ROOT, "f", 0o600);
+    other.control().create(ROOT, "f", 0o600);
+    refused(other.data().read(token, 0, 1), ErrorKind::Stale);
+}
