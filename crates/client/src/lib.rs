@@ -32,6 +32,7 @@ mod file;
 mod flow;
 mod handshake;
 mod job;
+mod join;
 mod line;
 mod opens;
 mod path;

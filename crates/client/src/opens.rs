@@ -1,5 +1,6 @@
 //! The open files of a session: registered when opened, re-established after a reconnect, closed when dropped.
 
+use crate::join::join;
 use crate::line::{CallRef, Line};
 use crate::session::{Session, Who};
 use forebay_model::{Attr, Error, ErrorKind, Result};
@@ -7,6 +8,9 @@ use forebay_wire::{Reply, Request, Token};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+
+/// How many files are re-established at a time.
+const REOPEN_BATCH: usize = 64;
 
 /// All open files of a session.
 #[derive(Default)]
@@ -47,19 +51,25 @@ impl Opens {
         self.lives.fetch_add(1, Ordering::SeqCst);
         let all: Vec<(u64, Token, Who)> =
             self.lock().iter().map(|(slot, (token, who))| (*slot, *token, who.clone())).collect();
-        for (slot, token, who) in all {
-            let request = Request::Reopen { token };
-            let call = CallRef { identity: who.as_deref(), request: &request };
-            match line.call(&call, None).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) if error.kind() == ErrorKind::Busy => return Err(error),
-                Ok(Err(_)) => {
-                    self.lock().remove(&slot);
-                }
-                Err(trouble) => return Err(trouble.error),
-            }
+        for batch in all.chunks(REOPEN_BATCH) {
+            let reopened = batch.iter().map(|(slot, token, who)| self.reopen_one(line, *slot, *token, who));
+            join(reopened.collect()).await.into_iter().collect::<Result<()>>()?;
         }
         Ok(())
+    }
+
+    async fn reopen_one(&self, line: &Line, slot: u64, token: Token, who: &Who) -> Result<()> {
+        let request = Request::Reopen { token };
+        let call = CallRef { identity: who.as_deref(), request: &request };
+        match line.call(&call, None).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) if error.kind() == ErrorKind::Busy => Err(error),
+            Ok(Err(_)) => {
+                self.lock().remove(&slot);
+                Ok(())
+            }
+            Err(trouble) => Err(trouble.error),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// On whose behalf, if not the connection's own.
 pub(crate) type Who = Option<Arc<Identity>>;
@@ -103,7 +103,10 @@ impl Session {
         }
         let (pipe, welcome) = Box::pin(enter(&self.config, self.client, Channel::Control)).await?;
         let line = Arc::new(Line::start(pipe, welcome));
-        self.opens.reopen(&line).await.map_err(|error| self.at_service(error))?;
+        match timeout(self.config.request_timeout, self.opens.reopen(&line)).await {
+            Ok(reopened) => reopened.map_err(|error| self.at_service(error))?,
+            Err(_) => return Err(self.no_answer()),
+        }
         *self.line.lock().expect("nothing panics while it holds this") = Some(line.clone());
         Ok(line)
     }
@@ -119,7 +122,7 @@ impl Session {
             match session.live() {
                 Some(line) => {
                     let call = CallRef { identity: None, request: &Request::Ping };
-                    if timeout_at(Instant::now() + 3 * pause, line.call(&call, None)).await.is_err() {
+                    if timeout(3 * pause, line.call(&call, None)).await.is_err() {
                         let text = "the service does not answer a ping";
                         line.give_up(&Error::new(ErrorKind::Unreachable, text));
                     }

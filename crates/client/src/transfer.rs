@@ -2,13 +2,11 @@
 
 use crate::data::Lease;
 use crate::flow::{Failure, Progress, Target};
+use crate::join::join;
 use crate::retry::{Pauses, Trouble};
 use crate::session::Session;
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_wire::{At, MAX_PAYLOAD};
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
-use std::task::Poll;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// Beyond this a transfer uses several connections.
@@ -182,22 +180,4 @@ fn check_range(offset: u64, len: usize) -> Result<()> {
         Some(end) if i64::try_from(end).is_ok() => Ok(()),
         _ => Err(ErrorKind::TooLarge.into()),
     }
-}
-
-/// Runs all at once in this task, and waits for all.
-async fn join<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    let mut futures: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
-    let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
-    poll_fn(|context| {
-        for (future, output) in futures.iter_mut().zip(&mut outputs) {
-            if output.is_none()
-                && let Poll::Ready(value) = future.as_mut().poll(context)
-            {
-                *output = Some(value);
-            }
-        }
-        if outputs.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    outputs.into_iter().flatten().collect()
 }

@@ -1,0 +1,8 @@
+//! The client against the real server, in one process, through real sockets.
+
+mod calls;
+mod model;
+mod people;
+mod restart;
+mod sharing;
+mod world;

@@ -1,0 +1,66 @@
+//! Several clients of one file.
+
+use crate::world::{By, World, pattern};
+use forebay_client::OpenOptions;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_of_many_clients_are_whole_and_in_order() {
+    const RECORD: usize = 3000;
+    const EACH: usize = 40;
+    let world = World::new(64);
+    let mut tasks = JoinSet::new();
+    for number in 0..6_u8 {
+        let client = world.client(if number % 2 == 0 { By::Unix } else { By::Tcp }).await;
+        tasks.spawn(async move {
+            let file = client.open("/log", OpenOptions::APPEND).await.unwrap();
+            for index in 0..EACH {
+                let mut record = vec![number; RECORD];
+                record[1] = index as u8;
+                let at = file.append(&record).await.unwrap();
+                assert_eq!(at % RECORD as u64, 0, "appends are never torn");
+            }
+            file.close().await.unwrap();
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let client = world.client(By::Unix).await;
+    let file = client.open("/log", OpenOptions::READ).await.unwrap();
+    let mut all = vec![0; 6 * EACH * RECORD + 1];
+    assert_eq!(file.pread(0, &mut all).await.unwrap(), 6 * EACH * RECORD);
+    let mut seen = [0_u8; 6];
+    for record in all[..6 * EACH * RECORD].chunks(RECORD) {
+        let (number, index) = (record[0] as usize, record[1]);
+        assert!(record[2..].iter().all(|&byte| byte == record[0]));
+        assert_eq!(index, seen[number], "each client's records are in its own order");
+        seen[number] += 1;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn disjoint_writers_and_readers_of_one_file() {
+    const PART: usize = 700_001;
+    let world = World::new(64);
+    let first = world.client(By::Tcp).await;
+    let file = Arc::new(first.open("/shared", OpenOptions::CREATE).await.unwrap());
+    let data = Arc::new(pattern(1, 16 * PART));
+    let mut tasks = JoinSet::new();
+    for part in 0..16 {
+        let (file, data) = (file.clone(), data.clone());
+        tasks.spawn(async move {
+            let start = part * PART;
+            file.pwrite(start as u64, &data[start..start + PART]).await.unwrap();
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let second = world.client(By::Unix).await;
+    let file = second.open("/shared", OpenOptions::READ).await.unwrap();
+    let mut back = vec![0; data.len()];
+    assert_eq!(file.pread(0, &mut back).await.unwrap(), data.len());
+    assert!(back == *data);
+}

@@ -1,0 +1,81 @@
+//! A server that can be restarted, and clients of it.
+
+use forebay_client::{Address, Client, ClientConfig, Credential};
+use forebay_model::{Bytes, Job};
+use forebay_server::{Config, Medium, Running, Server};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How a client reaches the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum By {
+    Unix,
+    Tcp,
+}
+
+pub(crate) struct World {
+    _dir: TempDir,
+    config: Config,
+    running: Option<Running>,
+}
+
+impl World {
+    pub(crate) fn new(mib: u64) -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config {
+            capacity: Bytes::mib(mib),
+            region: Some(Bytes::mib(4)),
+            medium: Medium::Disk,
+            listen: "127.0.0.1:0".parse().unwrap(),
+            ..Config::for_store(dir.path().join("store"))
+        };
+        let mut world = World { _dir: dir, config, running: None };
+        world.start();
+        world
+    }
+
+    fn start(&mut self) {
+        let running = Server::start(self.config.clone()).unwrap();
+        // A restarted server is to be found where it was.
+        if let Some(address) = running.addresses().tcp {
+            self.config.listen = address;
+        }
+        self.running = Some(running);
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.running.take().unwrap().shutdown().unwrap();
+    }
+
+    pub(crate) async fn restart(&mut self) {
+        tokio::task::block_in_place(|| {
+            self.stop();
+            self.start();
+        });
+    }
+
+    pub(crate) fn client_config(&self, by: By) -> ClientConfig {
+        let address = match by {
+            By::Unix => Address::Unix(self.config.socket_path()),
+            By::Tcp => {
+                Address::Tcp { host: self.config.listen.ip().to_string(), port: self.config.listen.port() }
+            }
+        };
+        let job = Job { label: "7".into(), user: "u".into(), group: "g".into(), nodes: 1, priority: 1 };
+        ClientConfig {
+            job,
+            credential: Credential::File(self.config.key_path()),
+            request_timeout: Duration::from_secs(60),
+            ..ClientConfig::new(address)
+        }
+    }
+
+    pub(crate) async fn client(&self, by: By) -> Client {
+        Client::connect(self.client_config(by)).await.unwrap()
+    }
+}
+
+/// Bytes that tell where they belong.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| ((i ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
