@@ -44,17 +44,17 @@ impl Data {
 
     /// The user whose regions have most to gain, and these regions, emptiest first; they are no longer filled.
     fn worst(&self) -> Option<(Uid, Vec<Candidate>)> {
-        let mut space = lock(&self.space);
+        let in_use: Vec<(Uid, RegionId)> = {
+            let space = lock(&self.space);
+            let in_use = space.with(State::Sealed).chain(space.with(State::Filling));
+            in_use.map(|id| (space.uid(id).expect("a region in use belongs to a user"), id)).collect()
+        };
         let mut users: BTreeMap<Uid, Vec<Candidate>> = BTreeMap::new();
-        for id in space.with(State::Sealed).chain(space.with(State::Filling)) {
+        for (uid, id) in in_use {
             let region = self.region(id);
-            if region.damaged.load(Ordering::Acquire) || region.arena.is_held() {
-                continue;
+            if !region.damaged.load(Ordering::Acquire) && !region.arena.is_held() {
+                users.entry(uid).or_default().push(Candidate { region: id, weight: self.weight(&region) });
             }
-            let bytes = region.live() as f64 / f64::from(self.geometry.size);
-            let slots = region.pieces() as f64 / f64::from(self.geometry.slots);
-            let uid = space.uid(id).expect("a region in use belongs to a user");
-            users.entry(uid).or_default().push(Candidate { region: id, weight: bytes.max(slots) });
         }
         let gain = |candidates: &[Candidate]| candidates.iter().map(|one| 1.0 - one.weight).sum::<f64>();
         let (uid, mut candidates) = users.into_iter().max_by(|(_, a), (_, b)| gain(a).total_cmp(&gain(b)))?;
@@ -63,8 +63,26 @@ impl Data {
             return None;
         }
         candidates.sort_by(|a, b| a.weight.total_cmp(&b.weight));
-        space.seal_where(|lane, _| lane.uid() == uid);
+        lock(&self.space).seal_where(|lane, _| lane.uid() == uid);
         Some((uid, candidates))
+    }
+
+    /// How much of another region this one's live bytes would take.
+    fn weight(&self, region: &Region) -> f64 {
+        let slots = f64::from(self.geometry.slots);
+        let bytes = region.live() as f64 / f64::from(self.geometry.size);
+        if region.pieces() as f64 / slots <= bytes {
+            return bytes;
+        }
+        // Journal slots are what is scarce: count how many are left when neighbours are merged.
+        let files: Vec<FileId> = lock(&region.files).iter().copied().collect();
+        let runs = files.into_iter().filter_map(|file| self.files.resident(file)).map(|state| {
+            let state = lock(&state);
+            let first = next_run(&state.index, region.id, 0);
+            std::iter::successors(first, |run| next_run(&state.index, region.id, run[run.len() - 1].span.end))
+                .count()
+        });
+        bytes.max(runs.sum::<usize>() as f64 / slots)
     }
 
     /// Moves everything live out of a region; false if there was no place to move it to, or it is damaged.

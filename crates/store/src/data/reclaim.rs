@@ -11,19 +11,19 @@ use std::sync::{Arc, PoisonError};
 const LOW_WATER: u32 = 8;
 
 impl Data {
-    /// Space for a user's bytes without waiting for anything; `None` says nothing about whether there is any.
+    /// Space for a user's bytes of a file without waiting for anything; `None` says nothing about whether there is any.
     /// May be less than asked for.
     #[must_use]
-    pub fn try_reserve(&self, owner: Uid, len: u32) -> Option<Grant> {
+    pub fn try_reserve(&self, owner: Uid, file: FileId, len: u32) -> Option<Grant> {
         assert!(len > 0, "nothing to reserve");
-        let lane = lock(&self.space).lane(owner);
+        let lane = lock(&self.space).lane(owner, file);
         self.grant(lane, len)
     }
 
-    /// Space for a user's bytes: may flush, compact, and take as long as that takes. May be less than asked for.
+    /// Space for a user's bytes of a file: may flush, compact, and take as long as that takes. May be less than asked for.
     /// Fails with *no space* when everything is live.
-    pub fn reserve(&self, owner: Uid, len: u32) -> Result<Grant> {
-        if let Some(grant) = self.try_reserve(owner, len) {
+    pub fn reserve(&self, owner: Uid, file: FileId, len: u32) -> Result<Grant> {
+        if let Some(grant) = self.try_reserve(owner, file, len) {
             return Ok(grant);
         }
         let _alone = lock(&self.reclaiming);

@@ -9,7 +9,7 @@
 //! The cleaner *drains* mostly dead ones into its own lane. One free region is kept back for the cleaner.
 
 use super::region::Geometry;
-use forebay_model::{RegionId, Uid};
+use forebay_model::{FileId, RegionId, Uid};
 use std::collections::HashMap;
 
 /// Free regions that only the cleaner may take.
@@ -67,14 +67,13 @@ pub(super) struct Space {
     geometry: Geometry,
     entries: Vec<Entry>,
     lanes: HashMap<Lane, RegionId>,
-    turn: u8,
 }
 
 impl Space {
     /// All regions free.
     pub(super) fn new(geometry: Geometry) -> Space {
         let entry = Entry { state: State::Free, uid: None, next_slot: 0 };
-        Space { geometry, entries: vec![entry; geometry.regions as usize], lanes: HashMap::new(), turn: 0 }
+        Space { geometry, entries: vec![entry; geometry.regions as usize], lanes: HashMap::new() }
     }
 
     /// How many regions one user's writers fill at once.
@@ -82,10 +81,9 @@ impl Space {
         (self.geometry.regions / 16).clamp(1, 4) as u8
     }
 
-    /// The next of a user's lanes.
-    pub(super) fn lane(&mut self, uid: Uid) -> Lane {
-        self.turn = (self.turn + 1) % self.width();
-        Lane::Writer(uid, self.turn)
+    /// The lane of a user's file: always the same, so that what is written together lies together.
+    pub(super) fn lane(&self, uid: Uid, file: FileId) -> Lane {
+        Lane::Writer(uid, (file.0 % u64::from(self.width())) as u8)
     }
 
     pub(super) fn lanes(&self, uid: Uid) -> impl Iterator<Item = Lane> + use<> {

@@ -92,7 +92,7 @@ pub(crate) fn write(data: &Data, file: FileId, place: Place, bytes: &[u8], uid: 
     let mut parts = Vec::new();
     let mut left = bytes;
     while !left.is_empty() {
-        let mut grant = data.reserve(uid, left.len() as u32)?;
+        let mut grant = data.reserve(uid, file, left.len() as u32)?;
         let (now, later) = left.split_at((grant.len() as usize).min(left.len()));
         grant.as_mut_slice()[..now.len()].copy_from_slice(now);
         parts.push(Filled { grant, len: now.len() as u32, crc: crc32c::crc32c(now) });

@@ -1,0 +1,175 @@
+//! Damage: flipped bytes, spoilt journals, foreign stores. A clear error, never a panic, never wrong bytes.
+
+#[path = "data/world.rs"]
+#[allow(dead_code, reason = "each test file uses its part")]
+mod world;
+
+use forebay_model::{ErrorKind, FileId, Incarnation, Uid};
+use forebay_store::{Batch, Before, Data, Geometry, Kv, MemoryKv, NoRings, Place, Start};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use world::{Random, SMALL, World, rounds, seed};
+
+const ALICE: Uid = Uid(1000);
+
+fn filled() -> World {
+    let world = World::new(SMALL);
+    for number in 0..8 {
+        world.write(FileId(10 + number), Place::At(0), &[number as u8 + 1; 5000], ALICE).unwrap();
+    }
+    world
+}
+
+#[test]
+fn a_flipped_byte_is_found_in_the_background_and_gives_an_error() {
+    let world = filled();
+    let checked = world.data.check_payloads(&|| false);
+    assert!(checked >= 8 && world.data.damage().is_empty());
+    let name = world.disk.names().into_iter().find(|name| name.ends_with(".data")).unwrap();
+    world.disk.flip(&name, 100);
+    world.data.check_payloads(&|| false);
+    assert_eq!(world.data.damage().len(), 1, "{:?}", world.data.damage());
+    let broken: Vec<_> = (0..8).filter(|number| world.read_all(FileId(10 + number)).is_err()).collect();
+    assert_eq!(broken.len(), 1);
+    assert_eq!(world.read_all(FileId(10 + broken[0])).unwrap_err().kind(), ErrorKind::Io);
+    // The region with the damage stays as it is, whatever happens around it.
+    for round in 0..200 {
+        world.write(FileId(99), Place::At(0), &[round as u8; 5000], ALICE).unwrap();
+    }
+    assert!(world.read_all(FileId(10 + broken[0])).is_err());
+    // Overwritten bytes are whole again.
+    world.write(FileId(10 + broken[0]), Place::At(0), &[9; 5000], ALICE).unwrap();
+    assert_eq!(world.read_all(FileId(10 + broken[0])).unwrap(), [9; 5000]);
+}
+
+#[test]
+fn a_flipped_byte_is_dropped_before_first_use_after_a_machine_crash() {
+    let World { disk, kv, data } = filled();
+    drop(data);
+    let name = disk.names().into_iter().find(|name| name.ends_with(".data")).unwrap();
+    disk.flip(&name, 100);
+    let (world, recovery) = World::open(disk, kv, SMALL, Start::MachineDied).unwrap();
+    assert_eq!(recovery.torn, 1);
+    let wrong =
+        (0..8).filter(|number| world.read_all(FileId(10 + number)).unwrap() != [*number as u8 + 1; 5000]);
+    assert_eq!(wrong.count(), 1);
+}
+
+#[test]
+fn foreign_and_broken_regions_are_refused_with_a_reason() {
+    let open = |world: World, geometry: Geometry, incarnation: Incarnation| {
+        let World { disk, kv, data } = world;
+        drop(data);
+        let kv: Arc<dyn Kv> = kv;
+        let error =
+            Data::open(disk, kv, geometry, incarnation, Start::Clean, Box::new(NoRings)).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::BadStore);
+        error.to_string()
+    };
+    assert!(open(filled(), SMALL, Incarnation(8)).contains("another store"));
+    assert!(
+        open(filled(), Geometry { slots: SMALL.slots - 1, ..SMALL }, world::INCARNATION)
+            .contains("another store")
+    );
+    assert!(open(filled(), Geometry { regions: 99, ..SMALL }, world::INCARNATION).contains("missing"));
+    let world = filled();
+    world.disk.flip("r00003.log", 20);
+    assert!(open(world, SMALL, world::INCARNATION).contains("region 3"));
+}
+
+/// Recovery as a fuzz target: whatever is in the files, it ends with a store or a reason.
+#[test]
+fn random_damage_to_any_file_never_panics_and_never_shows_wrong_bytes() {
+    let seed = seed();
+    for round in rounds(150) {
+        let mut random = Random(seed.wrapping_mul(31).wrapping_add(round));
+        let World { disk, kv, data } = filled();
+        drop(data);
+        let names = disk.names();
+        for _ in 0..1 + random.below(20) {
+            let name = &names[random.below(names.len() as u64) as usize];
+            let limit =
+                if name.ends_with(".log") { u64::from(SMALL.slots + 1) * 64 } else { u64::from(SMALL.size) };
+            disk.flip(name, random.below(limit));
+        }
+        let start = [Start::MachineDied, Start::ProcessDied][random.below(2) as usize];
+        let Ok((world, _)) = World::open(disk, kv, SMALL, start) else { continue };
+        world.data.check_payloads(&|| false);
+        for number in 0..8 {
+            let Ok(bytes) = world.read_all(FileId(10 + number)) else { continue };
+            let right = |&byte: &u8| byte == number as u8 + 1 || byte == 0;
+            assert!(bytes.iter().all(right), "seed {seed}, round {round}: wrong bytes in file {number}");
+        }
+        let _ = world.write(FileId(50), Place::At(0), &[1; 3000], ALICE);
+    }
+}
+
+#[test]
+fn damaged_metadata_is_refused_with_a_reason() {
+    for (key, value) in [
+        (b"zbad".to_vec(), b"short".to_vec()),
+        ([b"s".as_slice(), &10_u64.to_be_bytes()].concat(), vec![0xff; 3]),
+    ] {
+        let World { disk, kv, data } = filled();
+        drop(data);
+        let mut batch = Batch::default();
+        batch.put(key, value);
+        kv.commit(batch).unwrap();
+        let error = World::open(disk, kv, SMALL, Start::Clean).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::BadStore, "{error}");
+    }
+}
+
+#[test]
+fn the_hook_is_heard_before_everything() {
+    struct Count(Arc<AtomicU64>);
+    impl Before for Count {
+        fn before(&self, _: FileId) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let World { disk, data, .. } = World::new(SMALL);
+    drop(data);
+    let count = Arc::new(AtomicU64::new(0));
+    let kv: Arc<dyn Kv> = Arc::new(MemoryKv::new());
+    let hook = Box::new(Count(Arc::clone(&count)));
+    let (data, _) = Data::open(disk, kv, SMALL, world::INCARNATION, Start::Fresh, hook).unwrap();
+    let file = FileId(10);
+    let mut seen = 0;
+    let mut heard = |what: &str| {
+        let now = count.load(Ordering::Relaxed);
+        assert!(now > seen, "{what} was not announced");
+        seen = now;
+    };
+    world::write(&data, file, Place::At(0), b"abc", ALICE).unwrap();
+    heard("a write");
+    world::read(&data, file, 0, 3).unwrap();
+    heard("a read");
+    world::write(&data, file, Place::End, b"def", ALICE).unwrap();
+    heard("an append");
+    data.facts(file).unwrap();
+    heard("a size");
+    data.truncate(file, 2, Batch::default()).unwrap();
+    heard("a truncation");
+    data.sync(file).unwrap();
+    heard("a sync");
+    data.delete(file, Batch::default()).unwrap();
+    heard("a deletion");
+}
+
+#[test]
+fn stamps_never_go_back_over_a_restart() {
+    let world = World::new(SMALL);
+    let before = world.data.now();
+    let world = world.restart();
+    assert!(world.data.now() > before);
+    let World { disk, kv, data } = world;
+    drop(data);
+    // An earlier run whose clock was an hour ahead.
+    let ahead = forebay_model::Stamp(before.0 + 3_600_000_000_000);
+    let mut batch = Batch::default();
+    batch.put(b"c".to_vec(), (ahead.0 + 60_000_000_000).to_be_bytes());
+    kv.commit(batch).unwrap();
+    let (world, _) = World::open(disk, kv, SMALL, Start::Clean).unwrap();
+    assert!(world.data.now() > ahead);
+}
