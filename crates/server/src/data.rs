@@ -11,7 +11,7 @@ use crate::connection::{Connection, Waited};
 use crate::link::gone;
 use crate::service::Caller;
 use crate::turns::{Pace, Turn};
-use forebay_model::{Access, Bytes, Error, ErrorKind, Result, Uid};
+use forebay_model::{Access, Bytes, Error, ErrorKind, Result};
 use forebay_policy::{Cost, Route, Write, route};
 use forebay_store::{Filled, Grant, Piece, Place};
 use forebay_wire::{At, Header, MAX_PAYLOAD, Reply, Request, Token};
@@ -115,7 +115,7 @@ impl Connection {
         // From now on somebody's reservation may wait for this peer: the time to fill it starts here.
         payload.deadline = self.deadline();
         let mut pace = Pace::new(turn, self.service.config.times.stall, payload.deadline);
-        let parts = self.receive(token.uid, payload, &mut pace).await?;
+        let parts = self.receive(token, payload, &mut pace).await?;
         let done = self.service.store.data().commit(token.file, place, parts, self.job.id())?;
         self.job.wrote(u64::from(len));
         Ok(Some(Reply::Written { offset: done.offset }))
@@ -124,13 +124,13 @@ impl Connection {
     /// Reads the payload into as many reservations as it takes.
     async fn receive(
         &mut self,
-        uid: Uid,
+        token: &Token,
         payload: &mut Payload,
         pace: &mut Pace,
     ) -> Result<Vec<Filled>, Failure> {
         let mut parts = Vec::with_capacity(1);
         while payload.left > 0 {
-            let mut grant = self.reserve(uid, payload.left)?;
+            let mut grant = self.reserve(token, payload.left)?;
             let len = grant.len().min(payload.left);
             let crc = self.fill(&mut grant.as_mut_slice()[..len as usize], payload, pace).await?;
             parts.push(Filled { grant, len, crc });
@@ -158,11 +158,11 @@ impl Connection {
     }
 
     /// Space for a payload, or for the first part of it.
-    fn reserve(&self, uid: Uid, len: u32) -> Result<Grant> {
+    fn reserve(&self, token: &Token, len: u32) -> Result<Grant> {
         let data = self.service.store.data();
-        match data.try_reserve(uid, len) {
+        match data.try_reserve(token.uid, token.file, len) {
             Some(grant) => Ok(grant),
-            None => tokio::task::block_in_place(|| data.reserve(uid, len)),
+            None => tokio::task::block_in_place(|| data.reserve(token.uid, token.file, len)),
         }
     }
 
