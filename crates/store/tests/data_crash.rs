@@ -137,8 +137,7 @@ fn drive(seed: u64, round: u64) -> u64 {
         }
     }
     world.disk.set_at_flush(None);
-    let flushes = cuts.lock().unwrap().1;
-    flushes
+    cuts.lock().unwrap().1
 }
 
 #[test]

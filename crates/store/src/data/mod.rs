@@ -320,14 +320,11 @@ impl Data {
             self.kv.commit(with)?;
             (state.size, state.lost_below) = (after.size, after.lost_below);
             state.touch(stamp);
+            // Without a tombstone no region holds anything of the file: there is nothing to hide.
             if let Some(tomb) = tomb {
                 tombs.add(id, tomb);
-            }
-            drop(tombs);
-            let zeros = Extent { span, stamp, source: Source::Zero };
-            state.index.apply(zeros, &mut |delta| dead |= self.adjust(delta));
-            if lock(&self.tombs).of(id).is_empty() {
-                state.index.drop_zeros(stamp);
+                let zeros = Extent { span, stamp, source: Source::Zero };
+                state.index.apply(zeros, &mut |delta| dead |= self.adjust(delta));
             }
         }
         self.reclaim_if(dead);

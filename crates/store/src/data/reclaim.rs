@@ -1,7 +1,7 @@
 //! Granting space, and getting it back.
 
 use super::region::Region;
-use super::space::{Lane, State};
+use super::space::{Lane, State, UNUSABLE};
 use super::{Data, Grant, lock};
 use crate::meta::Batch;
 use forebay_model::{Bytes, Error, ErrorKind, FileId, RegionId, Result, Stamp, Uid};
@@ -126,24 +126,27 @@ impl Data {
             // Out of everybody's sight while its files are replaced.
             space.set(chosen.region, State::Resting);
             drop(space);
-            let generation = self.region(chosen.region).arena.generation().wrapping_add(1);
-            let fresh = Region::create(
-                &*self.disk,
-                self.geometry,
-                self.incarnation,
-                chosen.region,
-                generation,
-                Some(lane.uid()),
-            )?;
-            *self.regions[chosen.region.0 as usize].write().unwrap_or_else(PoisonError::into_inner) =
-                Arc::new(fresh);
+            let made = self.remake(chosen.region, lane.uid());
             space = lock(&self.space);
             space.set(chosen.region, State::Free);
+            if made.is_err() {
+                // Half of its files may be gone: whoever comes next has to make them anew.
+                space.stain(chosen.region, Some(UNUSABLE));
+            }
+            made?;
         }
         let region = self.region(chosen.region);
         region.set_header(Some(lane.uid()));
         space.fill(lane, chosen.region);
         Ok(true)
+    }
+
+    /// Replaces the files of a free region.
+    fn remake(&self, id: RegionId, uid: Uid) -> Result<()> {
+        let generation = self.region(id).arena.generation().wrapping_add(1);
+        let region = Region::create(&*self.disk, self.geometry, self.incarnation, id, generation, Some(uid))?;
+        *self.regions[id.0 as usize].write().unwrap_or_else(PoisonError::into_inner) = Arc::new(region);
+        Ok(())
     }
 
     /// Reclaims in the middle of other work, where that is cheap: nothing to flush.

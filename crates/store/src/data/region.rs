@@ -84,15 +84,15 @@ impl Region {
         id: RegionId,
     ) -> Result<(Region, Header)> {
         let log_file = disk.open(&log_name(id))?;
-        let data_file = disk.open(&data_name(id))?;
-        let mut region = Region::map(geometry, incarnation, id, 0, data_file, log_file)?;
-        if (0..=geometry.slots).all(|slot| region.log.read(slot) == [0; forebay_shm::SLOT]) {
+        let log = map_log(&log_file, geometry, id)?;
+        if (0..=geometry.slots).all(|slot| log.read(slot) == [0; forebay_shm::SLOT]) {
             // The machine died after the files were made and before the header was durable.
-            drop(region);
             let region = Region::create(disk, geometry, incarnation, id, 1, None)?;
             let header = region.header(None);
             return Ok((region, header));
         }
+        let data_file = disk.open(&data_name(id))?;
+        let mut region = Region::map(geometry, incarnation, id, 0, data_file, log_file)?;
         let header = Header::decode(region.log.read(0)).map_err(|fault| {
             Error::new(ErrorKind::BadStore, format!("the journal of region {id} cannot be used: {fault:?}"))
         })?;
@@ -118,8 +118,7 @@ impl Region {
         data_file: File,
         log_file: File,
     ) -> Result<Region> {
-        let log = Slots::new(&log_file, geometry.slots + 1)
-            .map_err(|error| unusable(format!("cannot map the journal of region {id}: {error}")))?;
+        let log = map_log(&log_file, geometry, id)?;
         Ok(Region {
             id,
             arena: arena(&data_file, geometry, generation, id)?,
@@ -229,6 +228,11 @@ impl Region {
 fn arena(file: &File, geometry: Geometry, generation: u32, id: RegionId) -> Result<Arc<Arena>> {
     Arena::new(file, geometry.size, generation)
         .map_err(|error| unusable(format!("cannot map the bytes of region {id}: {error}")))
+}
+
+fn map_log(file: &File, geometry: Geometry, id: RegionId) -> Result<Slots> {
+    Slots::new(file, geometry.slots + 1)
+        .map_err(|error| unusable(format!("cannot map the journal of region {id}: {error}")))
 }
 
 fn unusable(text: String) -> Error {

@@ -15,6 +15,9 @@ use std::collections::HashMap;
 /// Free regions that only the cleaner may take.
 pub(super) const RESERVE: usize = 1;
 
+/// Nobody's user: a region stained by it has to be made anew for whomever it is chosen.
+pub(super) const UNUSABLE: Uid = Uid(u32::MAX);
+
 /// What a region is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
@@ -153,7 +156,7 @@ impl Space {
         }
     }
 
-    /// Whose bytes a free region's file has held, as recovery found it.
+    /// Whose bytes a free region's file has held.
     pub(super) fn stain(&mut self, region: RegionId, uid: Option<Uid>) {
         self.entries[region.0 as usize].uid = uid;
     }

@@ -52,6 +52,7 @@ impl Mark {
 /// Hands out ids.
 pub(super) struct Ids {
     server: ServerId,
+    first: u64,
     free: Mutex<Free>,
 }
 
@@ -67,7 +68,12 @@ impl Ids {
             let text = format!("the store belongs to server {}, not to server {server}", mark.server);
             return Err(Error::new(ErrorKind::BadStore, text));
         }
-        Ok(Ids { server, free: Mutex::new(Free { next: mark.next, end: mark.next }) })
+        Ok(Ids { server, first: mark.next, free: Mutex::new(Free { next: mark.next, end: mark.next }) })
+    }
+
+    /// The first id that this process can hand out.
+    pub(super) fn first(&self) -> FileId {
+        FileId::made_by(self.server, self.first)
     }
 
     pub(super) fn next(&self, kv: &dyn Kv) -> Result<FileId> {

@@ -116,6 +116,12 @@ impl Names {
         self.count.load(Ordering::Relaxed)
     }
 
+    /// Files made since the namespace was opened have this id or a larger one, all others a smaller one.
+    #[must_use]
+    pub fn first_id(&self) -> FileId {
+        self.ids.first()
+    }
+
     /// The inode of a file.
     pub fn inode(&self, id: FileId) -> Result<Inode> {
         self.find_inode(id)?.ok_or_else(|| no_file(id))
