@@ -226,6 +226,33 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_read_with_units_and_defaults() {
+        let text = "store = '/fb'\ncapacity = '4GiB'\nregion = '64 MiB'\nmedium = 'disk'\nroot_mode = 0o755\n\
+                    listen = '127.0.0.1:0'\nserver = 3\n[limits]\nturns = 4\n[times]\nstall = '5ms'\nsession = 90\n";
+        let config: Config = toml::from_str(text).unwrap();
+        let expected = Config {
+            capacity: Bytes::mib(4096),
+            region: Some(Bytes::mib(64)),
+            medium: Medium::Disk,
+            root_mode: 0o755,
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            server: ServerId(3),
+            limits: Limits { turns: 4, ..Limits::default() },
+            times: Times {
+                stall: Duration::from_millis(5),
+                session: Duration::from_secs(90),
+                ..Times::default()
+            },
+            ..Config::for_store("/fb")
+        };
+        assert_eq!(config, expected);
+        assert_eq!(toml::from_str::<Config>("").unwrap(), Config::default());
+        for bad in ["capaticy = 1", "capacity = 'much'", "[times]\nstall = 'soon'", "medium = 'paper'"] {
+            assert!(toml::from_str::<Config>(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn limits_and_times_of_zero_are_refused_by_name() {
         let mut config = Config::default();
         config.limits.turns = 0;

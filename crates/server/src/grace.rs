@@ -5,7 +5,6 @@
 
 use crate::opens::{Hold, Opens};
 use forebay_model::FileId;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Holds for clients that may still come back.
@@ -13,26 +12,21 @@ pub(crate) struct Grace {
     /// `None` when the time is over.
     held: Mutex<Option<Vec<Hold>>>,
     /// The first file made in this life: ids only grow.
-    first: AtomicU64,
+    first: FileId,
 }
 
 impl Grace {
-    /// Holds what has no name.
-    pub(crate) fn begin(opens: &Arc<Opens>, orphans: Vec<FileId>) -> Grace {
+    /// Holds what has no name; what is made from now on is `first` or later.
+    pub(crate) fn begin(opens: &Arc<Opens>, orphans: Vec<FileId>, first: FileId) -> Grace {
         let held = orphans.into_iter().map(|file| opens.hold_orphan(file)).collect();
-        Grace { held: Mutex::new(Some(held)), first: AtomicU64::new(u64::MAX) }
-    }
-
-    /// A file was made.
-    pub(crate) fn made(&self, file: FileId) {
-        self.first.fetch_min(file.0, Ordering::Relaxed);
+        Grace { held: Mutex::new(Some(held)), first }
     }
 
     /// A file has lost its last name.
     pub(crate) fn orphaned(&self, opens: &Arc<Opens>, file: FileId) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *held {
-            Some(held) if file.0 < self.first.load(Ordering::Relaxed) => held.push(opens.hold_orphan(file)),
+            Some(held) if file < self.first => held.push(opens.hold_orphan(file)),
             _ => {
                 drop(held);
                 opens.orphaned(file);
@@ -56,10 +50,8 @@ mod tests {
     fn only_files_of_an_earlier_life_wait_for_their_openers() {
         let diary = Diary::default();
         let opens = Opens::new(9, Box::new(diary.clone()));
-        let grace = Grace::begin(&opens, vec![FileId(3)]);
+        let grace = Grace::begin(&opens, vec![FileId(3)], FileId(10));
         grace.orphaned(&opens, FileId(4));
-        grace.made(FileId(10));
-        grace.made(FileId(11));
         grace.orphaned(&opens, FileId(11));
         grace.orphaned(&opens, FileId(5));
         diary.check(&["buried 11"]);

@@ -58,7 +58,8 @@ impl Stopper {
 }
 
 impl Server {
-    /// Opens or makes the store, and serves it. Returns when clients can connect; recovery may take its time.
+    /// Opens or makes the store, and serves it. Blocks until clients can connect, which
+    /// recovery may delay.
     pub fn start(config: Config) -> Result<Running> {
         Server::start_before(config, Arc::new(Nothing))
     }

@@ -69,7 +69,7 @@ impl Service {
         let limits = config.limits;
         let store = Arc::new(store);
         let opens = Opens::new(limits.opens, Box::new(Undertaker(store.clone())));
-        let grace = Grace::begin(&opens, store.names().orphans()?);
+        let grace = Grace::begin(&opens, store.names().orphans()?, store.names().first_id());
         Ok(Service {
             key: key::open_or_create(&config.key_path())?,
             seal: seal(&store)?,

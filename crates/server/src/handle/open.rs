@@ -36,7 +36,6 @@ impl Service {
             let layout = Layout { servers: vec![self.config.server], stripe: STRIPE };
             match names.create_file(who, dir, name, mode, layout, self.store.incarnation(), self.now()) {
                 Ok((file, _)) => {
-                    self.grace.made(file);
                     let hold = Arc::new(self.opens.hold(file)?);
                     // Whoever makes a file has it open as he likes, whatever its mode.
                     match names.inode(file) {

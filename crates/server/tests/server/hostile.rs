@@ -1,5 +1,6 @@
 //! Peers that stall, lie about lengths, or send nonsense: they get nothing, and others are served.
 
+use crate::races::{Dice, seed};
 use crate::raw::{Raw, World, name, pattern, refused};
 use forebay_model::{Access, ErrorKind, FileId, MAX_NAME, MAX_PATH};
 use forebay_wire::{
@@ -12,6 +13,13 @@ const ROOT: FileId = FileId::ROOT;
 fn connections(raw: &mut Raw) -> u32 {
     match raw.call(Request::Status) {
         Ok(Reply::Status(status)) => status.connections,
+        other => panic!("no status: {other:?}"),
+    }
+}
+
+fn waiting(raw: &mut Raw) -> u64 {
+    match raw.call(Request::Status) {
+        Ok(Reply::Status(status)) => status.waiting,
         other => panic!("no status: {other:?}"),
     }
 }
@@ -49,6 +57,39 @@ fn who_stalls_in_mid_payload_harms_nobody_and_is_sent_away() {
     for _ in 0..13 {
         data.write(token, At::End, &bytes).unwrap();
     }
+}
+
+#[test]
+fn a_full_queue_says_so_and_heartbeats_pass() {
+    let world = World::with(|config| {
+        (config.limits.turns, config.limits.waiting) = (1, 1);
+        config.times.stall = Duration::from_secs(3600);
+    });
+    let mut control = world.control();
+    let token = control.create(ROOT, "f", 0o600);
+    let request = Request::Write { token, at: At::Offset(0) };
+    let mut holder = world.data();
+    holder.socket.write_all(&bytes_of(1, request.clone(), 2)).unwrap();
+    holder.socket.write_all(b"x").unwrap();
+    // Sooner or later the one above has the only turn, and the next one waits for ever.
+    let mut waiter = world.data();
+    waiter.socket.patience(Duration::from_millis(20));
+    let mut answered = true;
+    while waiting(&mut control) == 0 {
+        if answered {
+            waiter.send(request.clone(), b"yy");
+        }
+        answered = waiter.receive().is_ok();
+    }
+    refused(control.call(Request::StatFs), ErrorKind::Busy);
+    let mut late = world.data();
+    refused(late.write(token, At::Offset(0), &pattern(1, 100_000)), ErrorKind::Busy);
+    refused(late.read(token, 0, 1), ErrorKind::Busy);
+    assert!(control.call(Request::Ping).is_ok());
+    drop(holder);
+    waiter.socket.patience(Duration::from_secs(60));
+    assert!(waiter.receive().unwrap().1.is_ok());
+    assert_eq!(late.read(token, 0, 9).unwrap(), b"yy");
 }
 
 #[test]
@@ -119,6 +160,25 @@ fn absurd_values_are_errors_like_others() {
 }
 
 #[test]
+fn the_limits_of_open_files_are_told() {
+    let world = World::with(|config| (config.limits.session_opens, config.limits.opens) = (3, 5));
+    let mut one = world.control();
+    let token = one.create(ROOT, "f", 0o600);
+    let open = Request::Open { file: token.file, access: Access::READ, truncate: false };
+    for _ in 0..2 {
+        one.call(open.clone()).unwrap();
+    }
+    refused(one.call(open.clone()), ErrorKind::Busy);
+    let mut other = Raw::unix(&world.socket(), Channel::Control, 9).unwrap();
+    for _ in 0..2 {
+        other.call(open.clone()).unwrap();
+    }
+    refused(other.call(open.clone()), ErrorKind::Busy);
+    one.call(Request::Close { token }).unwrap();
+    assert!(other.call(open).is_ok());
+}
+
+#[test]
 fn lengths_beyond_the_limits_end_the_connection() {
     let world = World::new();
     for (body, payload) in [(MAX_BODY + 1, 0), (u32::MAX, 0), (0, MAX_PAYLOAD + 1), (u32::MAX, u32::MAX)] {
@@ -131,22 +191,10 @@ fn lengths_beyond_the_limits_end_the_connection() {
     assert!(world.control().call(Request::Ping).is_ok());
 }
 
-/// A small generator: the seed says it all.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % sides as u64) as usize
-    }
-}
-
 #[test]
 fn random_damage_to_frames_harms_nobody_else() {
-    let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed);
-    let mut dice = Dice(seed | 1);
+    let seed = seed();
+    let mut dice = Dice::new(seed);
     let world = World::with(|config| config.times.reservation = Duration::from_secs(5));
     let mut friend = world.control();
     let token = friend.create(ROOT, "f", 0o600);

@@ -4,5 +4,6 @@ mod files;
 mod hostile;
 mod meeting;
 mod people;
+mod races;
 mod raw;
 mod restart;

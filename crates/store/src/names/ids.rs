@@ -73,7 +73,7 @@ impl Ids {
 
     /// The first id that this process can hand out.
     pub(super) fn first(&self) -> FileId {
-        FileId::made_by(self.server, self.first)
+        FileId::made_by(self.server, self.first.min(END - 1))
     }
 
     pub(super) fn next(&self, kv: &dyn Kv) -> Result<FileId> {
