@@ -6,10 +6,12 @@ pub(crate) const USAGE: &str = "\
 usage: cargo xtask test   [--seed S] [--no-install] [NAME]... [-- RUNNER-ARGS]
        cargo xtask soak   [--minutes N] [--rounds N] [--seed S] [NAME]...
        cargo xtask verify [CHECK]...
+       cargo xtask bench  io [--quick] [--json] [data] [names] [writers]
 
 test    install what is missing, then run the whole suite with a fixed seed (NAME: only tests whose name contains it)
 soak    run the random drivers with fresh seeds for N minutes (default 10); --rounds 1 --seed S replays one seed
-verify  format, lints, documentation, dependencies and house rules; read-only (CHECK: only these checks)";
+verify  format, lints, documentation, dependencies and house rules; read-only (CHECK: only these checks)
+bench   measure reads, writes and names side by side with sockets, tmpfs and the page cache (or only some of these)";
 
 /// How long `soak` goes on when nobody says.
 const SOAK_MINUTES: u64 = 10;
@@ -20,6 +22,7 @@ pub(crate) enum Command {
     Test(Test),
     Soak(Soak),
     Verify(Vec<String>),
+    Bench(Vec<String>),
 }
 
 #[derive(Debug, PartialEq, Default)]
@@ -49,6 +52,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, String> {
         "test" => test(rest).map(Command::Test),
         "soak" => soak(rest).map(Command::Soak),
         "verify" => checks(rest).map(Command::Verify),
+        "bench" => Ok(Command::Bench(rest.to_vec())),
         "help" => Ok(Command::Help),
         word if is_help(word) => Ok(Command::Help),
         other => Err(format!("there is no chore {other:?}")),
@@ -152,6 +156,7 @@ mod tests {
             Ok(Command::Soak(Soak { minutes: SOAK_MINUTES, rounds: None, seed: None, names: vec![] })),
         );
         check("verify fmt size", Ok(Command::Verify(words("fmt size"))));
+        check("bench io --quick", Ok(Command::Bench(words("io --quick"))));
         check("verify --help", Ok(Command::Help));
         check("", Err("which chore"));
         check("tets", Err("no chore"));

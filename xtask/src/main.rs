@@ -1,4 +1,4 @@
-//! Chores of the workspace: `cargo xtask test`, `soak`, `verify`.
+//! Chores of the workspace: `cargo xtask test`, `soak`, `verify`, `bench`.
 //!
 //! **Invariant**: each chore works in a fresh clone and says what it does; `verify` changes nothing but `target/`.
 //! Exit codes: 0 all is well, 1 something failed, 2 the command line made no sense.
@@ -9,6 +9,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "chores talk to the person who started them")]
 
 mod args;
+mod bench;
 mod machine;
 mod runner;
 mod rust;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Test(wish) => suite::run(&wish),
         Command::Soak(wish) => soak::run(&wish),
         Command::Verify(only) => verify::run(&only),
+        Command::Bench(words) => bench::run(&words),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -42,6 +42,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "sim",
         ],
     ),
+    ("bench", &["store", "server", "client"]),
     ("xtask", &[]),
 ];
 

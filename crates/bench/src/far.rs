@@ -1,0 +1,48 @@
+//! The other process: a server with its store, and a peer for bare sockets.
+//!
+//! It ends when its standard input does, so also when the process that started it dies, and removes what it made.
+
+use crate::{Outcome, bare, near};
+use forebay_model::Bytes;
+use forebay_server::{Config, Medium, Server};
+use forebay_store::Store;
+use std::io::{Read, Write, stdin, stdout};
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+
+/// The word on the command line that makes a process the far side.
+pub(crate) const WORD: &str = "far-side";
+
+/// Several times what one round writes.
+const CAPACITY: Bytes = Bytes::mib(3072);
+
+/// Serves until nobody is interested any more.
+pub(crate) fn serve() -> Outcome {
+    let dir = tempfile::tempdir_in(near::disk()?)?;
+    let config = Config {
+        capacity: CAPACITY,
+        medium: Medium::Memory,
+        listen: "127.0.0.1:0".parse()?,
+        ..Config::for_store(dir.path().join("store"))
+    };
+    let running = Server::start(config.clone())?;
+    let tcp = TcpListener::bind("127.0.0.1:0")?;
+    let unix = UnixListener::bind(dir.path().join("bare"))?;
+    let told = [
+        running.addresses().unix.display().to_string(),
+        running.addresses().tcp.ok_or("the server has no TCP port")?.to_string(),
+        running.addresses().key.display().to_string(),
+        tcp.local_addr()?.to_string(),
+        dir.path().join("bare").display().to_string(),
+    ];
+    std::thread::spawn(move || bare::answer(|| tcp.accept().map(|(stream, _)| stream)));
+    std::thread::spawn(move || bare::answer(|| unix.accept().map(|(stream, _)| stream)));
+    let mut out = stdout();
+    writeln!(out, "{}", told.join("\n"))?;
+    out.flush()?;
+    // An error is an end, too.
+    let _ = stdin().read_to_end(&mut Vec::new());
+    running.shutdown()?;
+    Store::remove(&config.store)?;
+    Ok(())
+}

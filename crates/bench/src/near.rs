@@ -1,0 +1,79 @@
+//! Our side: the other process, how it is reached, and where files are compared with it.
+
+use crate::Outcome;
+use crate::far;
+use crate::plan::Socket;
+use forebay_client::{Address, ClientConfig, Credential};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use tokio::runtime::{Builder, Runtime};
+
+/// A directory in memory that every Linux has.
+const MEMORY: &str = "/dev/shm";
+
+/// What all benchmarks share.
+pub(crate) struct Near {
+    far: Child,
+    unix: PathBuf,
+    tcp: String,
+    key: PathBuf,
+    pub(crate) bare_tcp: String,
+    pub(crate) bare_unix: PathBuf,
+    /// Carries the async clients.
+    pub(crate) runtime: Runtime,
+}
+
+impl Near {
+    pub(crate) fn start() -> Outcome<Near> {
+        let mut far = Command::new(std::env::current_exe()?)
+            .arg(far::WORD)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // Control-C is for us: the other side ends, in order, when we are gone.
+            .process_group(0)
+            .spawn()?;
+        let mut told = BufReader::new(far.stdout.take().expect("it is piped")).lines();
+        let mut next = || -> Outcome<String> { Ok(told.next().ok_or("the server did not start")??) };
+        Ok(Near {
+            unix: next()?.into(),
+            tcp: next()?,
+            key: next()?.into(),
+            bare_tcp: next()?,
+            bare_unix: next()?.into(),
+            runtime: Builder::new_multi_thread().worker_threads(2).enable_all().build()?,
+            far,
+        })
+    }
+
+    pub(crate) fn client(&self, socket: Socket) -> Outcome<ClientConfig> {
+        let address = match socket {
+            Socket::Unix => Address::Unix(self.unix.clone()),
+            Socket::Tcp => format!("tcp:{}", self.tcp).parse()?,
+        };
+        Ok(ClientConfig { credential: Credential::File(self.key.clone()), ..ClientConfig::new(address) })
+    }
+}
+
+impl Drop for Near {
+    fn drop(&mut self) {
+        drop(self.far.stdin.take());
+        match self.far.wait() {
+            Ok(status) if status.success() => {}
+            Ok(status) => eprintln!("the server's process ended with {status}"),
+            Err(error) => eprintln!("the server's process cannot be waited for: {error}"),
+        }
+    }
+}
+
+/// Where files in memory are made.
+pub(crate) fn memory() -> &'static Path {
+    Path::new(MEMORY)
+}
+
+/// Where files on disk are made: beside this program, which lies on the disk that is worked on.
+pub(crate) fn disk() -> Outcome<PathBuf> {
+    let program = std::env::current_exe()?;
+    Ok(program.parent().ok_or("this program lies nowhere")?.to_path_buf())
+}

@@ -1,0 +1,156 @@
+//! Figures for people and for machines.
+
+use crate::board::{Board, Line};
+use crate::plan::{Party, Socket, Style, Work};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// A ratio that is promised.
+struct Bar {
+    work: Work,
+    party: Party,
+    against: Reference,
+    least: f64,
+    /// Whether it is to be reached by the whole project, not yet by this part of it.
+    later: bool,
+}
+
+/// What a figure is divided by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reference {
+    Party(Party),
+    /// The same party at another work.
+    Work(Work),
+}
+
+const MIB: usize = 1 << 20;
+const PIPELINED: Style = Style::Async(4);
+
+fn bars() -> Vec<Bar> {
+    let tcp = |style, least, later| Bar {
+        work: Work::Write(MIB),
+        party: Party::Forebay(Socket::Tcp, style),
+        against: Reference::Party(Party::Stream(Socket::Tcp)),
+        least,
+        later,
+    };
+    let names = |work| Bar {
+        work,
+        party: Party::Forebay(Socket::Unix, Style::Blocking),
+        against: Reference::Party(Party::Tmpfs),
+        least: 0.5,
+        later: true,
+    };
+    vec![
+        tcp(PIPELINED, 0.6, false),
+        tcp(Style::Blocking, 0.6, false),
+        tcp(PIPELINED, 0.85, true),
+        names(Work::Create),
+        names(Work::Stat),
+        names(Work::Unlink),
+    ]
+}
+
+/// What a line is compared with, and the word for it.
+fn references(line: &Line) -> Vec<(&'static str, Reference)> {
+    let Party::Forebay(socket, _) = line.party else { return Vec::new() };
+    match line.work {
+        Work::Write(_) | Work::Read(_) => vec![
+            ("stream", Reference::Party(Party::Stream(socket))),
+            ("req/ack", Reference::Party(Party::Turns(socket))),
+            ("tmpfs", Reference::Party(Party::Tmpfs)),
+            ("disk", Reference::Party(Party::Disk)),
+        ],
+        Work::Create | Work::Stat | Work::Unlink => vec![("tmpfs", Reference::Party(Party::Tmpfs))],
+        Work::OneFile(writers) => vec![("file each", Reference::Work(Work::FileEach(writers)))],
+        Work::FileEach(_) => Vec::new(),
+    }
+}
+
+fn ratio(board: &Board, work: Work, party: Party, against: Reference) -> Option<f64> {
+    let reference = match against {
+        Reference::Party(other) => board.median(work, other),
+        Reference::Work(other) => board.median(other, party),
+    };
+    Some(board.median(work, party)? / reference?)
+}
+
+/// A table for each kind of work, then the bars.
+pub(crate) fn text(board: &Board) -> String {
+    let mut out = String::new();
+    for work in board.works() {
+        let _ = writeln!(out, "\n{work}, {} (median, lowest–highest), ratios of medians", work.unit());
+        for line in board.lines(work) {
+            let range = format!("{:.0}–{:.0}", line.lowest(), line.highest());
+            let _ = write!(out, "  {:<30} {:>8.0}  {range:<15}", line.party.to_string(), line.median());
+            for (word, reference) in references(line) {
+                if let Some(ratio) = ratio(board, work, line.party, reference) {
+                    let _ = write!(out, "  {ratio:>5.2} × {word}");
+                }
+            }
+            let _ = writeln!(out);
+        }
+    }
+    let _ = writeln!(out);
+    for (bar, ratio) in judged(board) {
+        let verdict = if ratio >= bar.least { "met" } else { "MISSED" };
+        let when = if bar.later { "final bar" } else { "bar" };
+        let of = match bar.against {
+            Reference::Party(party) => party.to_string(),
+            Reference::Work(work) => work.to_string(),
+        };
+        let _ = writeln!(
+            out,
+            "{verdict:<7} {when} {:.2}: {}, {}: {ratio:.2} of {of}",
+            bar.least, bar.work, bar.party
+        );
+    }
+    out
+}
+
+fn judged(board: &Board) -> Vec<(Bar, f64)> {
+    let judged = bars().into_iter();
+    judged
+        .filter_map(|bar| ratio(board, bar.work, bar.party, bar.against).map(|ratio| (bar, ratio)))
+        .collect()
+}
+
+/// The same as one JSON object.
+pub(crate) fn json(board: &Board) -> Value {
+    let figures: Vec<Value> = board
+        .works()
+        .into_iter()
+        .flat_map(|work| board.lines(work))
+        .map(|line| {
+            let ratios: serde_json::Map<String, Value> = references(line)
+                .into_iter()
+                .filter_map(|(word, reference)| {
+                    Some((word.to_owned(), json!(ratio(board, line.work, line.party, reference)?)))
+                })
+                .collect();
+            json!({
+                "work": line.work.to_string(),
+                "party": line.party.to_string(),
+                "unit": line.work.unit(),
+                "median": line.median(),
+                "lowest": line.lowest(),
+                "highest": line.highest(),
+                "ratios": ratios,
+            })
+        })
+        .collect();
+    let bars: Vec<Value> = judged(board)
+        .into_iter()
+        .map(|(bar, ratio)| {
+            json!({
+                "work": bar.work.to_string(),
+                "party": bar.party.to_string(),
+                "bar": bar.least,
+                "final": bar.later,
+                "ratio": ratio,
+                "met": ratio >= bar.least,
+            })
+        })
+        .collect();
+    json!({ "figures": figures, "bars": bars })
+}
