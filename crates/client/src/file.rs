@@ -150,7 +150,7 @@ impl File {
         self.tell("truncate", Request::Truncate { token: self.token(), size }).await
     }
 
-    /// Turns a range into zeros; the length stays.
+    /// Turns a range into zeros; the length stays. An empty range is refused, as `fallocate` does.
     pub async fn punch(&self, offset: u64, len: u64) -> Result<()> {
         self.tell("punch a hole into", Request::Punch { token: self.token(), offset, len }).await
     }

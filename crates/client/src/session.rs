@@ -51,9 +51,8 @@ impl Session {
             connecting: tokio::sync::Mutex::new(()),
             opens: Opens::default(),
         });
-        let line = session.line().await?;
-        let beat = Duration::from_millis((line.welcome().session_millis / 3).max(1));
-        tokio::spawn(Session::beat(Arc::downgrade(&session), beat));
+        let pause = pause_of(session.line().await?.as_ref());
+        tokio::spawn(Session::beat(Arc::downgrade(&session), pause));
         Ok(session)
     }
 
@@ -113,7 +112,7 @@ impl Session {
 
     /// Says a word now and then for as long as somebody holds the session, and brings the connection back where
     /// open files depend on it.
-    async fn beat(session: Weak<Session>, pause: Duration) {
+    async fn beat(session: Weak<Session>, mut pause: Duration) {
         loop {
             sleep(pause).await;
             let Some(session) = session.upgrade() else {
@@ -121,6 +120,7 @@ impl Session {
             };
             match session.live() {
                 Some(line) => {
+                    pause = pause_of(&line);
                     let call = CallRef { identity: None, request: &Request::Ping };
                     if timeout(3 * pause, line.call(&call, None)).await.is_err() {
                         let text = "the service does not answer a ping";
@@ -153,4 +153,9 @@ impl Session {
         let name = format!("service {}", self.config.address);
         if error.to_string().starts_with(&name) { error } else { error.within(name) }
     }
+}
+
+/// A client that speaks three times in the time it is given is not forgotten for one lost word.
+fn pause_of(line: &Line) -> Duration {
+    Duration::from_millis((line.welcome().session_millis / 3).max(1))
 }

@@ -88,7 +88,7 @@ impl Driver {
                 self.model.files.push(Vec::new());
             }
             (Err(error), Some(_)) => {
-                assert_eq!((error.kind(), options.create_new), (ErrorKind::Exists, true))
+                assert_eq!((error.kind(), options.create_new), (ErrorKind::Exists, true));
             }
             (Err(error), None) => assert_eq!(error.kind(), ErrorKind::NotFound, "{error}"),
         }
@@ -125,7 +125,7 @@ impl Driver {
                 bytes.resize(offset, 0);
             }
             1 => {
-                let len = self.dice.size(LARGEST);
+                let len = 1 + self.dice.size(LARGEST);
                 file.punch(offset as u64, len as u64).await.unwrap();
                 let end = bytes.len().min(offset + len);
                 bytes[offset.min(end)..end].fill(0);
