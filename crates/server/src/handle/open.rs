@@ -31,26 +31,16 @@ impl Service {
         if_exists: IfExists,
     ) -> Answer {
         self.reach(caller, dir)?;
-        let (who, names) = (&caller.who, self.store.names());
         for _ in 0..TRIES {
             let layout = Layout { servers: vec![self.config.server], stripe: STRIPE };
-            match names.create_file(who, dir, name, mode, layout, self.store.incarnation(), self.now()) {
+            let (names, incarnation) = (self.store.names(), self.store.incarnation());
+            match names.create_file(&caller.who, dir, name, mode, layout, incarnation, self.now()) {
                 Ok((file, _)) => {
-                    let hold = Arc::new(self.opens.hold(file)?);
                     // Whoever makes a file has it open as he likes, whatever its mode.
-                    match names.inode(file) {
-                        Ok(inode) => {
-                            let token = self.seal(caller, file, access);
-                            caller.session.insert(token, hold)?;
-                            return Ok(Reply::Opened {
-                                token,
-                                attr: self.attr(file, &inode)?,
-                                created: true,
-                            });
-                        }
-                        // Somebody has removed it already.
-                        Err(error) if error.kind() == ErrorKind::NotFound => {}
-                        Err(error) => return Err(error),
+                    if let Some((hold, inode)) = self.hold_live(file)? {
+                        let token = self.seal(caller, file, access);
+                        caller.session.insert(token, hold)?;
+                        return Ok(Reply::Opened { token, attr: self.attr(file, &inode)?, created: true });
                     }
                 }
                 Err(error) if error.kind() != ErrorKind::Exists || if_exists == IfExists::Refuse => {
@@ -58,9 +48,8 @@ impl Service {
                 }
                 Err(_) => {
                     let truncate = if_exists == IfExists::Truncate;
-                    match self.open_entry(caller, dir, name, access, truncate) {
-                        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {}
-                        answer => return answer,
+                    if let Some(reply) = self.open_entry(caller, dir, name, access, truncate)? {
+                        return Ok(reply);
                     }
                 }
             }
@@ -69,6 +58,7 @@ impl Service {
         Err(Error::new(ErrorKind::Busy, text))
     }
 
+    /// Opens what has a name; `None` if it went meanwhile.
     fn open_entry(
         &self,
         caller: &Caller,
@@ -76,11 +66,18 @@ impl Service {
         name: &Name,
         access: Access,
         truncate: bool,
-    ) -> Answer {
-        let (file, _) = self.store.names().lookup(&caller.who, dir, name)?;
-        let hold = Arc::new(self.opens.hold(file)?);
-        let inode = self.store.names().check_open(&caller.who, file, access)?;
-        self.opened(caller, file, &inode, access, truncate, hold)
+    ) -> Result<Option<Reply>> {
+        let names = self.store.names();
+        let Some((file, _)) = unless_gone(names.lookup(&caller.who, dir, name))? else { return Ok(None) };
+        let Some((hold, _)) = self.hold_live(file)? else { return Ok(None) };
+        let Some(inode) = unless_gone(names.check_open(&caller.who, file, access))? else { return Ok(None) };
+        self.opened(caller, file, &inode, access, truncate, hold).map(Some)
+    }
+
+    /// Holds a file that was there a moment ago; `None` if it went meanwhile.
+    fn hold_live(&self, file: FileId) -> Result<Option<(Arc<Hold>, Inode)>> {
+        let Some(hold) = unless_gone(self.opens.hold(file))? else { return Ok(None) };
+        Ok(unless_gone(self.store.names().inode(file))?.map(|inode| (Arc::new(hold), inode)))
     }
 
     fn opened(
@@ -158,6 +155,15 @@ impl Service {
         self.store.names().inode(token.file).map_err(vanished)?;
         caller.session.insert(*token, hold.clone())?;
         Ok(hold)
+    }
+}
+
+/// `None` for something that is not there any more.
+fn unless_gone<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
