@@ -9,7 +9,7 @@ use crate::{ById, ClientConfig};
 use forebay_model::{
     Attr, Change, Error, ErrorKind, FileId, Gid, Identity, Name, Result, SetTime, Uid, Usage,
 };
-use forebay_wire::{Entry, RenameMode, Status, Token, Welcome, XattrMode};
+use forebay_wire::{Entry, RenameMode, Sample, Status, Token, Welcome, XattrMode};
 use std::path::Path;
 use std::sync::OnceLock;
 use tokio::runtime::{Builder, Runtime};
@@ -110,6 +110,7 @@ blocking! { Client:
     remove_xattr(path: impl AsRef<Path>, name: &str) -> ();
     statfs() -> Usage;
     status() -> Status;
+    history() -> Vec<Sample>;
     sync_all() -> ();
     shutdown() -> ();
     ping() -> ();

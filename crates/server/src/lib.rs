@@ -19,6 +19,7 @@ mod data;
 mod grace;
 mod handle;
 mod handshake;
+mod history;
 mod human;
 mod jobs;
 mod key;

@@ -189,6 +189,7 @@ async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Resul
         tokio::spawn(accept(service.clone(), listener, handshakes.clone(), alive.clone()));
     }
     tokio::spawn(sweep(service.clone()));
+    tokio::spawn(remember(service.clone()));
     let tidier = service.clone();
     tokio::task::spawn_blocking(move || tidy(&tidier));
 
@@ -245,6 +246,18 @@ async fn sweep(service: Arc<Service>) {
         let ended = tokio::task::block_in_place(|| service.sessions.expire(service.age(), silence));
         if ended > 0 {
             tracing::info!(ended, "clients were silent for too long: their files are closed");
+        }
+    }
+}
+
+/// Writes down what jobs do.
+async fn remember(service: Arc<Service>) {
+    let mut beat = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        beat.tick().await;
+        let note = || service.history.note(&service.jobs.all(), service.store.data().now());
+        if let Err(error) = tokio::task::block_in_place(note) {
+            tracing::warn!(%error, "what jobs did in the last second is not remembered");
         }
     }
 }

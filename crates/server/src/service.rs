@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::grace::Grace;
+use crate::history::History;
 use crate::jobs::Jobs;
 use crate::key::{self, KeyHolder};
 use crate::members::Membership;
@@ -33,6 +34,7 @@ pub(crate) struct Service {
     pub(crate) opens: Arc<Opens>,
     pub(crate) grace: Grace,
     pub(crate) jobs: Jobs,
+    pub(crate) history: History,
     pub(crate) connections: Semaphore,
     pub(crate) syncs: Semaphore,
     pub(crate) mode: Mode,
@@ -80,6 +82,7 @@ impl Service {
             opens,
             grace,
             jobs: Jobs::new(limits.jobs),
+            history: History::open(store.meta().clone())?,
             connections: Semaphore::new(limits.connections),
             syncs: Semaphore::new(SYNCS),
             mode: Mode::Buffer,
