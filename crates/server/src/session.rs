@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// How long what a program had open is kept for the program that takes its place.
+const GRACE: Duration = Duration::from_secs(5);
+
 /// Who a session belongs to.
 pub(crate) type Owner = (u128, Uid);
 
@@ -88,6 +91,25 @@ impl Sessions {
         ended.len()
     }
 
+    /// A connection of a session has ended. If that was its last, a session with nothing open is over; one whose
+    /// peer cannot come back by another road, because the kernel and not a network ended the connection, has until
+    /// `grace` has passed to come back as another program.
+    pub(crate) fn leave(&self, session: Arc<Session>, local: bool, now: Duration, silence: Duration) {
+        let mut table = self.lock();
+        // Connections are made and ended under this lock: the table's and ours are the only two left.
+        let last = Arc::strong_count(&session) == 2 && table.contains_key(&session.owner);
+        if !last {
+            return;
+        }
+        if session.is_idle() {
+            table.remove(&session.owner);
+            drop(session.end());
+        } else if local {
+            let since = now.saturating_sub(silence.saturating_sub(GRACE));
+            session.heard.store(millis(since), Ordering::Relaxed);
+        }
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.lock().len()
@@ -107,6 +129,11 @@ impl Session {
     /// A word has come.
     pub(crate) fn heard(&self, now: Duration) {
         self.heard.fetch_max(millis(now), Ordering::Relaxed);
+    }
+
+    /// Whether nothing is open.
+    fn is_idle(&self) -> bool {
+        matches!(&*self.lock(), State::Live(opens) if opens.is_empty())
     }
 
     /// Whether it has ended.
