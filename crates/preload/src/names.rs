@@ -72,6 +72,11 @@ fn both(one: Outcome<Place>, two: Outcome<Place>) -> Outcome<(Place, Place)> {
     }
 }
 
+/// A path that cannot be read is the kernel's to refuse.
+fn readable(one: *const c_char, two: *const c_char) -> Outcome<()> {
+    if mem::path(one).is_none() || mem::path(two).is_none() { Err(Stop::Foreign) } else { Ok(()) }
+}
+
 pub(crate) fn rename_at(
     from_fd: c_int,
     from: *const c_char,
@@ -79,6 +84,7 @@ pub(crate) fn rename_at(
     to: *const c_char,
     flags: c_uint,
 ) -> Outcome<c_int> {
+    readable(from, to)?;
     let (from, to) = both(locate(from_fd, from), locate(to_fd, to))?;
     let mode = match flags {
         0 => RenameMode::Replace,
@@ -107,6 +113,7 @@ pub(crate) fn link_at(
     to: *const c_char,
     flags: c_int,
 ) -> Outcome<c_int> {
+    readable(from, to)?;
     let file = match subject(from_fd, from, flags) {
         Ok(Subject::Open(open)) => open.id(),
         Ok(Subject::Place(from)) => {

@@ -148,7 +148,7 @@ unsafe extern "C" {
     fn stat(path: *const c_char, into: *mut Stat) -> c_int;
 }
 
-const OWN_FUNCTIONS: c_int = 1 << 6;
+const OWN_FUNCTIONS: c_int = 1 << 9;
 
 /// Whether a pattern could match something of ours: then the C library is made to look through our functions.
 fn concerns_us(pattern: *const c_char) -> bool {
