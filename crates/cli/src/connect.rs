@@ -29,7 +29,7 @@ impl Service {
     pub(crate) fn connect(&self) -> Outcome<Client> {
         let config = self.resolve()?;
         let address = config.address.clone();
-        Client::connect(config).map_err(|error| unreached(&address, error))
+        Client::connect(config).map_err(|error| unreached(&address, &error))
     }
 
     /// Whether the service can only be on this machine.
@@ -69,7 +69,7 @@ fn default_socket(here: &Surroundings) -> PathBuf {
         .expect("the machine's socket is always a place")
 }
 
-fn unreached(address: &Address, error: Error) -> Failure {
+fn unreached(address: &Address, error: &Error) -> Failure {
     let text = error.to_string();
     let text = text.strip_prefix(&format!("service {address}: ")).unwrap_or(&text);
     let text = text.strip_prefix("cannot connect: ").unwrap_or(text);
