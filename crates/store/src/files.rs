@@ -5,11 +5,14 @@ use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const TMPFS: u64 = 0x0102_1994;
+/// How often a lock is tried again while its holder is dying, 10 ms apart.
+const PATIENCE: u32 = 1000;
 
 /// What holds the regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,19 +55,36 @@ pub(crate) fn lock_dir(dir: &Path) -> Result<File> {
     let path = dir.join("lock");
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let mut file = open.map_err(|error| failed("open", &path, &error))?;
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+    for attempt in 0.. {
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            break;
+        }
         let mut holder = String::new();
-        // Only for the message.
-        let _ = file.read_to_string(&mut holder);
-        let holder = holder.trim();
-        return Err(bad(format!(
-            "the store {} is in use by process {holder}: stop that server first (\"forebay down\")",
-            dir.display()
-        )));
+        let read = file.rewind().and_then(|()| file.read_to_string(&mut holder));
+        let holder = read.ok().and_then(|_| holder.trim().parse().ok());
+        if attempt == PATIENCE || !holder.is_some_and(is_dying) {
+            let holder = holder.map_or_else(|| "another".to_owned(), |pid| format!("process {pid}"));
+            return Err(bad(format!(
+                "the store {} is in use by {holder}: stop that server first (\"forebay down\")",
+                dir.display()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
-    let note = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+    let note =
+        file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
     note.map_err(|error| failed("write", &path, &error))?;
     Ok(file)
+}
+
+/// Whether a process is past its end: a server that was killed holds its lock until its memory is given back.
+fn is_dying(pid: u32) -> bool {
+    const EXITING: u64 = 4;
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    // The command's name may hold spaces and brackets; the flags are the seventh field behind it.
+    let flags =
+        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & EXITING != 0)
 }
 
 /// Where the regions of a store are.
