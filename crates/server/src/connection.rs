@@ -80,6 +80,8 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     // What was answered is still delivered where that is possible.
     let _ = connection.outbox.flush().await;
     connection.outbox.close().await;
+    let Connection { session, service, .. } = connection;
+    service.sessions.leave(session);
 }
 
 type Entered<'a> = (Guest, Arc<Session>, Membership, SemaphorePermit<'a>);

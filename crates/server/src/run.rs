@@ -192,6 +192,8 @@ async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Resul
     tokio::spawn(remember(service.clone()));
     let tidier = service.clone();
     tokio::task::spawn_blocking(move || tidy(&tidier));
+    let warmer = service.clone();
+    tokio::task::spawn_blocking(move || warm(&warmer));
 
     stopped(&mut service.stopping()).await;
     drop(alive);
@@ -260,6 +262,13 @@ async fn remember(service: Arc<Service>) {
             tracing::warn!(%error, "what jobs did in the last second is not remembered");
         }
     }
+}
+
+/// Makes memory ready for the first burst, while clients are served already.
+fn warm(service: &Service) {
+    let (begin, stopping) = (Instant::now(), service.stopping());
+    service.store.data().warm(&|| *stopping.borrow());
+    tracing::debug!(took = ?begin.elapsed(), "the regions are warm");
 }
 
 /// Keeps regions ready for the next burst.
