@@ -49,6 +49,12 @@ impl Arena {
         false
     }
 
+    /// Makes all its memory present, so that nobody waits for that when a byte is first touched. Only for files
+    /// that live in memory: on a disk it would read everything, and dirty it.
+    pub fn populate(&self) -> io::Result<()> {
+        self.map.populate()
+    }
+
     /// The present generation.
     #[must_use]
     pub fn generation(&self) -> u32 {
