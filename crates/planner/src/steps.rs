@@ -96,6 +96,21 @@ impl Steps {
         Steps { eager: self.eager.cut(keep), lazy: self.lazy.cut(keep), ..self.clone() }
     }
 
+    /// Of the back end.
+    #[must_use]
+    pub fn bandwidth(&self) -> usize {
+        self.bandwidth
+    }
+
+    /// The share of time that applications stand still however large the buffer is: what arrives and what drains
+    /// must balance, and a stopped unit drains one bandwidth.
+    #[must_use]
+    pub fn unavoidable_idle(&self) -> f64 {
+        let drift: f64 =
+            self.eager.mass.iter().enumerate().map(|(i, m)| (i as f64 - self.bandwidth as f64) * m).sum();
+        drift.max(0.0) / (drift.max(0.0) + self.bandwidth as f64)
+    }
+
     /// The longest move upwards.
     pub(crate) fn reach(&self) -> usize {
         (self.eager.mass.len() - 1).saturating_sub(self.bandwidth)
