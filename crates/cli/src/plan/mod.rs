@@ -1,0 +1,197 @@
+//! `forebay plan`: how large must the buffer be, and when should it empty?
+//!
+//! The numbers come from the planner; here they meet files, human units, pictures and people.
+
+mod answer;
+mod input;
+mod json;
+mod quantity;
+mod sources;
+mod sweep;
+mod text;
+
+use answer::{Wishes, answer, points};
+use forebay_model::{Error, ErrorKind};
+use forebay_planner::{Fraction, Recipe, Rng, Steps, Units};
+use input::Plan;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use sweep::{Key, Sweep};
+
+/// How large must the buffer be, and when should it empty?
+#[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct PlanArgs {
+    /// The plan: bandwidth, capacity, threshold and applications, in TOML
+    file: Option<PathBuf>,
+    /// Capacity of the buffer, in units or as a size ("4 TB")
+    #[arg(long, value_name = "S")]
+    capacity: Option<String>,
+    /// Share of the capacity below which the buffer is left alone ("20%")
+    #[arg(long, value_name = "T", value_parser = quantity::share)]
+    threshold: Option<f64>,
+    /// Bandwidth of the back end, in units or as a rate ("40 GB/s"), instead of the file's
+    #[arg(long, value_name = "B")]
+    bandwidth: Option<String>,
+    /// Idle time that is still acceptable, for the recommendation [default: 1%]
+    #[arg(long, value_name = "SHARE", value_parser = quantity::share)]
+    target_idle: Option<f64>,
+    /// Vary one thing: capacity=0..500:50, threshold=0..1:0.1 or bandwidth=50..150:10
+    #[arg(long, value_name = "KEY=FIRST..LAST:STEP")]
+    sweep: Option<Sweep>,
+    /// Compare with a discrete-event simulation
+    #[arg(long)]
+    simulate: bool,
+    /// Say which application matters how much
+    #[arg(long)]
+    sensitivity: bool,
+    /// Fit applications from lines of time,job,bytes
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    from_csv: Vec<PathBuf>,
+    /// Fit applications from Darshan logs, or from what darshan-parser prints
+    #[arg(long, value_name = "LOG", num_args = 1..)]
+    from_darshan: Vec<PathBuf>,
+    /// Generate random applications
+    #[arg(long)]
+    generate: bool,
+    /// Generated applications
+    #[arg(long, value_name = "N", default_value_t = 20, requires = "generate")]
+    apps: usize,
+    /// Largest share of time a generated application spends on I/O
+    #[arg(long, value_name = "P", default_value_t = 0.5, requires = "generate")]
+    p_max: f64,
+    /// Mean load of the generated applications, as a share of the bandwidth
+    #[arg(long, value_name = "A", default_value_t = 0.8, requires = "generate")]
+    alpha: f64,
+    /// Shortest generated period times p-max, in time units
+    #[arg(long, value_name = "D", default_value_t = 2.0, requires = "generate")]
+    d_min: f64,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write a report with pictures
+    #[arg(long, value_name = "REPORT.html")]
+    out: Option<PathBuf>,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn invalid(text: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, text)
+}
+
+/// Answers.
+pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Error> {
+    let plan = load(args)?;
+    let wishes = Wishes {
+        simulate: args.simulate,
+        sensitivity: args.sensitivity,
+        sweep: args.sweep.clone(),
+        seed: args.seed,
+    };
+    let failed = |e: forebay_planner::Error| invalid(format!("{}: {e}", plan.title));
+    let found = answer(&plan, &wishes).map_err(failed)?;
+    let stdout = std::io::stdout();
+    let text = if args.json {
+        json::render(&plan, &found).to_string() + "\n"
+    } else {
+        let curve = match stdout.is_terminal() {
+            true => Some(sketch(&plan).map_err(failed)?),
+            false => None,
+        };
+        format!("{}\n{}", plan.title, text::render(&plan, &found, curve.as_deref()))
+    };
+    match stdout.lock().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(invalid(format!("cannot print the answer: {e}"))),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Idle time over sixty capacities, up to twice what is planned.
+fn sketch(plan: &Plan) -> Result<Vec<answer::Point>, forebay_planner::Error> {
+    let steps = Steps::of(&plan.apps, plan.platform.bandwidth)?;
+    let top = (2 * plan.platform.capacity.0).max(4 * plan.platform.bandwidth.0);
+    points(plan, &steps, &Sweep::even(Key::Capacity, top as f64, (top as f64 / 60.0).ceil()))
+}
+
+/// Puts the plan together from its file, its records, its generator and the command line.
+fn load(args: &PlanArgs) -> Result<Plan, Error> {
+    let records = !args.from_csv.is_empty() || !args.from_darshan.is_empty();
+    let mut plan = match &args.file {
+        Some(path) => {
+            let name = path.display().to_string();
+            let text = read(path)?;
+            input::read(&name, &overridden(&text, args.bandwidth.as_deref()))?
+        }
+        None if records || args.generate => {
+            let bandwidth = match &args.bandwidth {
+                Some(text) => text.clone(),
+                None if args.generate => "100".into(),
+                None => return Err(invalid("--bandwidth: missing: records need the back end's bandwidth, such as --bandwidth \"40 GB/s\", or a plan file")),
+            };
+            let value = if bandwidth.parse::<f64>().is_ok() { bandwidth } else { format!("{bandwidth:?}") };
+            input::read("--bandwidth", &format!("bandwidth = {value}"))?
+        }
+        None => return Err(invalid("FILE: missing: give a plan file, --from-csv, --from-darshan or --generate")),
+    };
+    if let Some(text) = &args.capacity {
+        plan.platform.capacity = capacity(&plan, text)?;
+    }
+    if let Some(share) = args.threshold {
+        plan.platform.threshold = Fraction::new(share).map_err(|e| invalid(format!("--threshold: {e}")))?;
+    }
+    plan.target_idle = args.target_idle.unwrap_or(plan.target_idle);
+    let mut samples = Vec::new();
+    for path in &args.from_csv {
+        samples.extend(sources::csv(&path.display().to_string(), &read(path)?)?);
+    }
+    for path in &args.from_darshan {
+        samples.extend(sources::darshan(path)?);
+    }
+    if records {
+        let fixed = args.file.is_some();
+        let profiles = sources::add_profiles(&mut plan, &samples, fixed)?;
+        plan.notes.push(format!("{} applications fitted from {} records", profiles.len(), samples.len()));
+    }
+    if args.generate {
+        let load = args.alpha * plan.platform.bandwidth.0 as f64;
+        let recipe = Recipe { count: args.apps, p_max: args.p_max, load, burst: args.d_min, jitter: 1.0 };
+        plan.apps.extend(recipe.generate(&mut Rng::new(args.seed)).map_err(|e| invalid(format!("--generate: {e}")))?);
+    }
+    if plan.apps.is_empty() {
+        let name = args.file.as_ref().map_or_else(String::new, |path| path.display().to_string());
+        return Err(invalid(format!("{name}:1: app: there is no application to plan for: add a table headed [[app]]")));
+    }
+    if args.file.is_none() {
+        plan.title = if args.generate { "generated".into() } else { "from records".into() };
+    }
+    Ok(plan)
+}
+
+/// The file's text with its bandwidth replaced, on the same line so that messages keep their line numbers.
+fn overridden(text: &str, bandwidth: Option<&str>) -> String {
+    let Some(bandwidth) = bandwidth else { return text.to_owned() };
+    let value = if bandwidth.parse::<f64>().is_ok() { bandwidth.to_owned() } else { format!("{bandwidth:?}") };
+    let lines = text.lines().map(|line| match line.trim_start().strip_prefix("bandwidth") {
+        Some(rest) if rest.trim_start().starts_with('=') => format!("bandwidth = {value}\n"),
+        _ => format!("{line}\n"),
+    });
+    lines.collect()
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(|e| invalid(format!("{}: cannot read it: {e}", path.display())))
+}
+
+fn capacity(plan: &Plan, text: &str) -> Result<Units, Error> {
+    if let Ok(units) = text.trim().parse::<usize>() {
+        return Ok(Units(units));
+    }
+    let bytes = quantity::size(text).map_err(|e| invalid(format!("--capacity: {e}")))?;
+    if !plan.scale.real {
+        return Err(invalid("--capacity: a size in bytes needs a scale: give unit.mb in the plan, or a number of units"));
+    }
+    Ok(Units((bytes / plan.scale.bytes).round() as usize))
+}
