@@ -19,6 +19,7 @@ mod cost;
 mod distribution;
 mod error;
 mod events;
+mod figures;
 mod fit;
 mod generate;
 mod gth;
@@ -39,6 +40,10 @@ pub use cost::{Cost, Prices};
 pub use distribution::Distribution;
 pub use error::Error;
 pub use events::{Effort, Observed, simulate};
+pub use figures::{
+    Claim, FIGURE_BANDWIDTH, Fit, Lazy, LoadPanel, Panel, SUITABLE, agrees, claims2, claims3, claims4,
+    claims56, figure2, figure3, figure4, figure56,
+};
 pub use fit::{Profile, Sample, fit, median};
 pub use generate::Recipe;
 pub use metrics::Metrics;

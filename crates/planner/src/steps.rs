@@ -78,7 +78,8 @@ impl Steps {
         let lazy = eager.iter().zip(&patient).map(|(e, p)| RESTLESS * e + (1.0 - RESTLESS) * p).collect();
         let mean_up =
             |law: &[f64]| law.iter().enumerate().skip(b).map(|(i, m)| (i - b) as f64 * m).sum::<f64>();
-        let refused = direct.mass().iter().enumerate().skip(b).map(|(k, m)| (k - b) as f64 * m).sum();
+        let refused =
+            direct.mass().iter().enumerate().skip(b).fold(0.0, |sum, (k, m)| sum + (k - b) as f64 * m);
         Ok(Steps {
             bandwidth: b,
             stored: mean_up(&patient),
