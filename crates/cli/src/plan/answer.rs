@@ -3,9 +3,9 @@
 use super::input::Plan;
 use super::sweep::{Key, Sweep};
 use forebay_planner::{
-    Chain, Chernoff, Choice, Content, Cost, Distribution, Effort, Error, Fraction, Influence, Metrics, Observed, Part,
-    Platform, Prices, Rng, Steps, Thrown, Throws, Units, best_threshold, sensitivity, simulate, smallest_capacity, split,
-    throw,
+    Chain, Chernoff, Choice, Content, Cost, Distribution, Effort, Error, Fraction, Influence, Metrics,
+    Observed, Part, Platform, Prices, Rng, Steps, Thrown, Throws, Units, best_threshold, sensitivity,
+    simulate, smallest_capacity, split, throw,
 };
 
 /// The largest capacity a recommendation may have, in units.
@@ -154,7 +154,11 @@ pub(super) fn each<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) ->
         let f = &f;
         // Dealt out in turn, so that a sweep's costly end is shared.
         let hands: Vec<_> = (0..threads)
-            .map(|t| scope.spawn(move || (t..items.len()).step_by(threads).map(|i| (i, f(&items[i]))).collect::<Vec<_>>()))
+            .map(|t| {
+                scope.spawn(move || {
+                    (t..items.len()).step_by(threads).map(|i| (i, f(&items[i]))).collect::<Vec<_>>()
+                })
+            })
             .collect();
         for (i, r) in hands.into_iter().flat_map(|hand| hand.join().expect("a solver does not panic")) {
             results[i] = Some(r);

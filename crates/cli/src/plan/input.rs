@@ -152,7 +152,9 @@ impl<'a> Value<'a> {
         let span = self.value.span();
         match self.value.into_inner() {
             DeValue::Table(left) => Ok(Table { file: self.file, path: path.to_owned(), span, left }),
-            other => Err(self.file.wrong(&span, &self.key, format!("a table is needed, not {}", kind(&other)))),
+            other => {
+                Err(self.file.wrong(&span, &self.key, format!("a table is needed, not {}", kind(&other))))
+            }
         }
     }
 
@@ -164,7 +166,9 @@ impl<'a> Value<'a> {
         items
             .into_iter()
             .enumerate()
-            .map(|(i, value)| Value { file, key: format!("app {}", i + 1), value }.table(&format!("app {}: ", i + 1)))
+            .map(|(i, value)| {
+                Value { file, key: format!("app {}", i + 1), value }.table(&format!("app {}: ", i + 1))
+            })
             .collect()
     }
 }
@@ -196,7 +200,9 @@ pub(super) fn read(name: &str, text: &str) -> Result<Plan, Error> {
         .map_err(|e| file.wrong(&e.span().unwrap_or(0..0), "the file is not TOML", e.message()))?;
     let mut top = Table { file: &file, path: String::new(), span: 0..0, left: parsed.into_inner() };
     let title = top.take("title").map(|v| v.text().map(str::to_owned)).transpose()?;
-    let bandwidth = top.take("bandwidth").ok_or_else(|| top.missing("bandwidth", "how much the back end takes per time unit, such as 100 or \"40 GB/s\""))?;
+    let bandwidth = top.take("bandwidth").ok_or_else(|| {
+        top.missing("bandwidth", "how much the back end takes per time unit, such as 100 or \"40 GB/s\"")
+    })?;
     let capacity = top.take("capacity");
     let threshold = top.take("threshold").map(|v| v.share()).transpose()?.unwrap_or(0.0);
     let target_idle = top.take("target_idle").map(|v| v.share()).transpose()?.unwrap_or(TARGET_IDLE);
@@ -243,11 +249,8 @@ pub(super) fn read(name: &str, text: &str) -> Result<Plan, Error> {
         Amount::Human(rate) => Some(rate * seconds / UNITS_PER_BANDWIDTH).filter(|bytes| *bytes > 0.0),
         Amount::Units(_) => None,
     };
-    let scale = Scale {
-        seconds,
-        bytes: unit_bytes.or(derived).unwrap_or(1e6),
-        real: real || derived.is_some(),
-    };
+    let scale =
+        Scale { seconds, bytes: unit_bytes.or(derived).unwrap_or(1e6), real: real || derived.is_some() };
     let known = unit_bytes.is_some() || derived.is_some();
     if let Some(draft) = drafts.iter().find(|d| d.human.is_some() && !known) {
         let help = "a rate in bytes needs a scale: give bandwidth in bytes as well (bandwidth = \"40 GB/s\"), or unit.mb";
@@ -257,7 +260,9 @@ pub(super) fn read(name: &str, text: &str) -> Result<Plan, Error> {
     let mut whole = |value: &Value<'_>, amount: Amount, per: f64| -> Result<Units, Error> {
         let units = match amount {
             Amount::Units(n) => n,
-            Amount::Human(_) if !known => return Err(value.wrong("a value in bytes needs a scale: give unit.mb")),
+            Amount::Human(_) if !known => {
+                return Err(value.wrong("a value in bytes needs a scale: give unit.mb"));
+            }
             Amount::Human(n) => n * per / scale.bytes,
         };
         if units > 1e9 {
@@ -280,7 +285,8 @@ pub(super) fn read(name: &str, text: &str) -> Result<Plan, Error> {
         Some(v) => Some(whole(&v, v.units_or(quantity::rate)?, seconds)?),
         None => None,
     };
-    let apps = drafts.into_iter().map(|draft| settle(&file, draft, &scale, &mut notes)).collect::<Result<_, _>>()?;
+    let apps =
+        drafts.into_iter().map(|draft| settle(&file, draft, &scale, &mut notes)).collect::<Result<_, _>>()?;
     let threshold = Fraction::new(threshold).map_err(|e| file.wrong(&(0..0), "threshold", e))?;
     Ok(Plan {
         title: title.unwrap_or_else(|| name.to_owned()),
@@ -337,9 +343,13 @@ fn draft(mut table: Table<'_>) -> Result<Draft, Error> {
     }
     let human = match table.take("rate") {
         None => {
-            let p = table.take("p").ok_or_else(|| table.missing("p", "the share of time units with I/O (or rate, burst and every)"))?;
+            let p = table.take("p").ok_or_else(|| {
+                table.missing("p", "the share of time units with I/O (or rate, burst and every)")
+            })?;
             app.p = Probability::new(p.number()?).map_err(|e| p.wrong(e))?;
-            let b = table.take("b").ok_or_else(|| table.missing("b", "the units moved in a time unit with I/O"))?;
+            let b = table
+                .take("b")
+                .ok_or_else(|| table.missing("b", "the units moved in a time unit with I/O"))?;
             let units = b.amount()?;
             if units > 1e9 {
                 return Err(b.wrong(format!("{units} units are too many: choose a larger unit")));
@@ -350,11 +360,17 @@ fn draft(mut table: Table<'_>) -> Result<Draft, Error> {
         }
         Some(rate) => {
             let rate = rate.human(quantity::rate)?;
-            let burst = table.take("burst").ok_or_else(|| table.missing("burst", "how long a burst lasts, such as \"30 s\""))?;
-            let every = table.take("every").ok_or_else(|| table.missing("every", "the time from burst to burst, such as \"10 min\""))?;
+            let burst = table
+                .take("burst")
+                .ok_or_else(|| table.missing("burst", "how long a burst lasts, such as \"30 s\""))?;
+            let every = table
+                .take("every")
+                .ok_or_else(|| table.missing("every", "the time from burst to burst, such as \"10 min\""))?;
             let (length, period) = (burst.human(quantity::seconds)?, every.human(quantity::seconds)?);
             if length >= period {
-                return Err(burst.wrong(format!("a burst of {length} s does not end before the next one begins, after {period} s")));
+                return Err(burst.wrong(format!(
+                    "a burst of {length} s does not end before the next one begins, after {period} s"
+                )));
             }
             app.p = Probability::new(length / period).map_err(|e| burst.wrong(e))?;
             Some((rate, length, period))
@@ -371,7 +387,11 @@ fn settle(file: &File<'_>, draft: Draft, scale: &Scale, notes: &mut Vec<String>)
     if let Some((rate, _, period)) = human {
         let units = rate * scale.seconds / scale.bytes;
         if units > 1e9 {
-            return Err(file.wrong(&span, &key, format!("a rate of {units:.0} units is too high: choose a larger unit.mb")));
+            return Err(file.wrong(
+                &span,
+                &key,
+                format!("a rate of {units:.0} units is too high: choose a larger unit.mb"),
+            ));
         }
         if (units - units.round()).abs() > 1e-9 * units.max(1.0) {
             notes.push(format!("{}: rate = {units:.3} units, rounded to {}", app.name, units.round()));

@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 
 pub(super) fn render(plan: &Plan, answer: &Answer) -> Value {
     let m = &answer.metrics;
-    let quantiles: Map<String, Value> = QUANTILES.iter().map(|q| (q.to_string(), json!(m.quantile(*q)))).collect();
+    let quantiles: Map<String, Value> =
+        QUANTILES.iter().map(|q| (q.to_string(), json!(m.quantile(*q)))).collect();
     let mut out = json!({
         "bandwidth": plan.platform.bandwidth.0,
         "capacity": plan.platform.capacity.0,
@@ -45,25 +46,31 @@ pub(super) fn render(plan: &Plan, answer: &Answer) -> Value {
             .collect()
     }));
     put("simulation", answer.simulated.as_ref().map(observed));
-    put("monte_carlo", answer.dice.as_ref().map(|dice| {
-        let mut value = observed(&dice.observed);
-        value["dropped"] = estimate(&dice.dropped);
-        value
-    }));
-    put("buffers", answer.parts.as_ref().map(|parts| {
-        let each: Vec<Value> = parts
-            .iter()
-            .map(|part| {
-                json!({
-                    "apps": part.members.iter().map(|i| &plan.apps[*i].name).collect::<Vec<_>>(),
-                    "bandwidth": part.platform.bandwidth.0,
-                    "capacity": part.platform.capacity.0,
-                    "idle": part.metrics.as_ref().map_or(0.0, |m| m.idle),
+    put(
+        "monte_carlo",
+        answer.dice.as_ref().map(|dice| {
+            let mut value = observed(&dice.observed);
+            value["dropped"] = estimate(&dice.dropped);
+            value
+        }),
+    );
+    put(
+        "buffers",
+        answer.parts.as_ref().map(|parts| {
+            let each: Vec<Value> = parts
+                .iter()
+                .map(|part| {
+                    json!({
+                        "apps": part.members.iter().map(|i| &plan.apps[*i].name).collect::<Vec<_>>(),
+                        "bandwidth": part.platform.bandwidth.0,
+                        "capacity": part.platform.capacity.0,
+                        "idle": part.metrics.as_ref().map_or(0.0, |m| m.idle),
+                    })
                 })
-            })
-            .collect();
-        json!({ "mean_idle": mean_idle(parts), "each": each })
-    }));
+                .collect();
+            json!({ "mean_idle": mean_idle(parts), "each": each })
+        }),
+    );
     put("cost", answer.cost.as_ref().map(cost));
     put("sensitivity", answer.influences.as_ref().map(|list| {
         list.iter()

@@ -3,10 +3,16 @@
 //! The numbers come from the planner; here they meet files, human units, pictures and people.
 
 mod answer;
+mod chart;
+mod figures;
 mod input;
 mod json;
+mod png;
 mod quantity;
+mod report;
 mod sources;
+mod strokes;
+mod svg;
 mod sweep;
 mod text;
 
@@ -23,6 +29,8 @@ use sweep::{Key, Sweep};
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct PlanArgs {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// The plan: bandwidth, capacity, threshold and applications, in TOML
     file: Option<PathBuf>,
     /// Capacity of the buffer, in units or as a size ("4 TB")
@@ -73,9 +81,42 @@ pub(crate) struct PlanArgs {
     /// Write a report with pictures
     #[arg(long, value_name = "REPORT.html")]
     out: Option<PathBuf>,
+    /// Write the pictures alone into a directory
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+    /// Kind of pictures
+    #[arg(long, value_enum, default_value_t = Format::Svg)]
+    format: Format,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// What else can be planned.
+#[derive(clap::Subcommand, Debug)]
+enum Other {
+    /// Draw the sizing model's figures and check what is claimed about them
+    Figures {
+        /// Directory for the pictures
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// Kind of pictures
+        #[arg(long, value_enum, default_value_t = Format::Svg)]
+        format: Format,
+        /// Seed of the random applications
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Print the verdicts as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Kinds of pictures.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Format {
+    Svg,
+    Png,
 }
 
 fn invalid(text: impl Into<String>) -> Error {
@@ -84,28 +125,70 @@ fn invalid(text: impl Into<String>) -> Error {
 
 /// Answers.
 pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode, Error> {
+    if let Some(Other::Figures { out, format, seed, json }) = &args.other {
+        return draw_figures(out, *format, *seed, *json);
+    }
     let plan = load(args)?;
     let wishes = Wishes {
         simulate: args.simulate,
-        sensitivity: args.sensitivity,
+        sensitivity: args.sensitivity || args.out.is_some(),
         sweep: args.sweep.clone(),
         seed: args.seed,
     };
     let failed = |e: forebay_planner::Error| invalid(format!("{}: {e}", plan.title));
     let found = answer(&plan, &wishes).map_err(failed)?;
-    let stdout = std::io::stdout();
+    if args.out.is_some() || args.plots.is_some() {
+        let charts = report::charts(&plan, &found, args.seed).map_err(failed)?;
+        if let Some(path) = &args.out {
+            write(path, report::render(&plan, &found, &charts).as_bytes())?;
+        }
+        if let Some(dir) = &args.plots {
+            for (name, chart) in &charts {
+                picture(dir, name, args.format, &chart.scene())?;
+            }
+        }
+    }
     let text = if args.json {
         json::render(&plan, &found).to_string() + "\n"
     } else {
-        let curve = match stdout.is_terminal() {
+        let curve = match std::io::stdout().is_terminal() {
             true => Some(sketch(&plan).map_err(failed)?),
             false => None,
         };
         format!("{}\n{}", plan.title, text::render(&plan, &found, curve.as_deref()))
     };
-    match stdout.lock().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(invalid(format!("cannot print the answer: {e}"))),
-        _ => Ok(ExitCode::SUCCESS),
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Draws the figures; a claim that does not hold is a failure.
+fn draw_figures(out: &Path, format: Format, seed: u64, json: bool) -> Result<ExitCode, Error> {
+    let (drawn, claims) = figures::all(seed).map_err(|e| invalid(format!("figures: {e}")))?;
+    for (name, scene) in &drawn {
+        picture(out, name, format, scene)?;
+    }
+    if json {
+        let list: Vec<_> = claims
+            .iter()
+            .map(|c| serde_json::json!({ "figure": c.figure, "claim": c.text, "holds": c.holds, "detail": c.detail }))
+            .collect();
+        print(&(serde_json::Value::from(list).to_string() + "\n"))?;
+    } else {
+        for c in &claims {
+            let verdict = if c.holds { "holds" } else { "FAILS" };
+            print(&format!("figure {}  {verdict}  {} ({})\n", c.figure, c.text, c.detail))?;
+        }
+    }
+    Ok(if claims.iter().all(|c| c.holds) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints; a reader who went away is not an error.
+fn print(text: &str) -> Result<(), Error> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(invalid(format!("cannot print the answer: {e}")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -129,12 +212,18 @@ fn load(args: &PlanArgs) -> Result<Plan, Error> {
             let bandwidth = match &args.bandwidth {
                 Some(text) => text.clone(),
                 None if args.generate => "100".into(),
-                None => return Err(invalid("--bandwidth: missing: records need the back end's bandwidth, such as --bandwidth \"40 GB/s\", or a plan file")),
+                None => {
+                    return Err(invalid(
+                        "--bandwidth: missing: records need the back end's bandwidth, such as --bandwidth \"40 GB/s\", or a plan file",
+                    ));
+                }
             };
             let value = if bandwidth.parse::<f64>().is_ok() { bandwidth } else { format!("{bandwidth:?}") };
             input::read("--bandwidth", &format!("bandwidth = {value}"))?
         }
-        None => return Err(invalid("FILE: missing: give a plan file, --from-csv, --from-darshan or --generate")),
+        None => {
+            return Err(invalid("FILE: missing: give a plan file, --from-csv, --from-darshan or --generate"));
+        }
     };
     if let Some(text) = &args.capacity {
         plan.platform.capacity = capacity(&plan, text)?;
@@ -158,11 +247,15 @@ fn load(args: &PlanArgs) -> Result<Plan, Error> {
     if args.generate {
         let load = args.alpha * plan.platform.bandwidth.0 as f64;
         let recipe = Recipe { count: args.apps, p_max: args.p_max, load, burst: args.d_min, jitter: 1.0 };
-        plan.apps.extend(recipe.generate(&mut Rng::new(args.seed)).map_err(|e| invalid(format!("--generate: {e}")))?);
+        plan.apps.extend(
+            recipe.generate(&mut Rng::new(args.seed)).map_err(|e| invalid(format!("--generate: {e}")))?,
+        );
     }
     if plan.apps.is_empty() {
         let name = args.file.as_ref().map_or_else(String::new, |path| path.display().to_string());
-        return Err(invalid(format!("{name}:1: app: there is no application to plan for: add a table headed [[app]]")));
+        return Err(invalid(format!(
+            "{name}:1: app: there is no application to plan for: add a table headed [[app]]"
+        )));
     }
     if args.file.is_none() {
         plan.title = if args.generate { "generated".into() } else { "from records".into() };
@@ -173,7 +266,8 @@ fn load(args: &PlanArgs) -> Result<Plan, Error> {
 /// The file's text with its bandwidth replaced, on the same line so that messages keep their line numbers.
 fn overridden(text: &str, bandwidth: Option<&str>) -> String {
     let Some(bandwidth) = bandwidth else { return text.to_owned() };
-    let value = if bandwidth.parse::<f64>().is_ok() { bandwidth.to_owned() } else { format!("{bandwidth:?}") };
+    let value =
+        if bandwidth.parse::<f64>().is_ok() { bandwidth.to_owned() } else { format!("{bandwidth:?}") };
     let lines = text.lines().map(|line| match line.trim_start().strip_prefix("bandwidth") {
         Some(rest) if rest.trim_start().starts_with('=') => format!("bandwidth = {value}\n"),
         _ => format!("{line}\n"),
@@ -185,13 +279,27 @@ fn read(path: &Path) -> Result<String, Error> {
     std::fs::read_to_string(path).map_err(|e| invalid(format!("{}: cannot read it: {e}", path.display())))
 }
 
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    std::fs::write(path, bytes).map_err(|e| invalid(format!("{}: cannot write it: {e}", path.display())))
+}
+
+fn picture(dir: &Path, name: &str, format: Format, scene: &chart::Scene) -> Result<(), Error> {
+    std::fs::create_dir_all(dir).map_err(|e| invalid(format!("{}: cannot create it: {e}", dir.display())))?;
+    match format {
+        Format::Svg => write(&dir.join(format!("{name}.svg")), svg::alone(scene).as_bytes()),
+        Format::Png => write(&dir.join(format!("{name}.png")), &png::render(scene)),
+    }
+}
+
 fn capacity(plan: &Plan, text: &str) -> Result<Units, Error> {
     if let Ok(units) = text.trim().parse::<usize>() {
         return Ok(Units(units));
     }
     let bytes = quantity::size(text).map_err(|e| invalid(format!("--capacity: {e}")))?;
     if !plan.scale.real {
-        return Err(invalid("--capacity: a size in bytes needs a scale: give unit.mb in the plan, or a number of units"));
+        return Err(invalid(
+            "--capacity: a size in bytes needs a scale: give unit.mb in the plan, or a number of units",
+        ));
     }
     Ok(Units((bytes / plan.scale.bytes).round() as usize))
 }

@@ -56,7 +56,8 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
 
 /// Seconds of a length of time.
 pub(super) fn seconds(text: &str) -> Result<f64, String> {
-    let help = || format!("\"{text}\" is not a length of time: write a number and a unit, such as 30 s or 10 min");
+    let help =
+        || format!("\"{text}\" is not a length of time: write a number and a unit, such as 30 s or 10 min");
     let (value, unit) = parts(text).ok_or_else(help)?;
     positive(value * second_unit(unit).ok_or_else(help)?, text)
 }
@@ -113,7 +114,9 @@ mod tests {
 
     #[test]
     fn quantities_are_read() {
-        for (text, expected) in [("12 GB/s", 12e9), ("1.5TB/min", 2.5e10), ("1 MiB/s", 1_048_576.0), ("2e3 MB/h", 2e9 / 3.6)] {
+        for (text, expected) in
+            [("12 GB/s", 12e9), ("1.5TB/min", 2.5e10), ("1 MiB/s", 1_048_576.0), ("2e3 MB/h", 2e9 / 3.6)]
+        {
             assert!((rate(text).unwrap() / expected - 1.0).abs() < 1e-12, "{text}");
         }
         for (text, expected) in [("30 s", 30.0), ("10 min", 600.0), ("0.5 h", 1800.0), ("250ms", 0.25)] {
@@ -142,10 +145,14 @@ mod tests {
 
     #[test]
     fn quantities_are_shown() {
-        for (bytes, text) in [(4e12, "4 TB"), (1.25e9, "1.25 GB"), (999.0, "999 B"), (0.0, "0 B"), (123.4e6, "123 MB")] {
+        for (bytes, text) in
+            [(4e12, "4 TB"), (1.25e9, "1.25 GB"), (999.0, "999 B"), (0.0, "0 B"), (123.4e6, "123 MB")]
+        {
             assert_eq!(show_bytes(bytes), text);
         }
-        for (share, text) in [(0.0, "0 %"), (0.0123, "1.23 %"), (0.5, "50.0 %"), (3e-7, "3.0e-5 %"), (5e-4, "0.0500 %")] {
+        for (share, text) in
+            [(0.0, "0 %"), (0.0123, "1.23 %"), (0.5, "50.0 %"), (3e-7, "3.0e-5 %"), (5e-4, "0.0500 %")]
+        {
             assert_eq!(show_share(share), text);
         }
     }

@@ -18,7 +18,10 @@ pub(super) fn csv(name: &str, text: &str) -> Result<Vec<Sample>, Error> {
     let mut samples = Vec::new();
     for (i, line) in text.lines().enumerate() {
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
-        if line.trim().is_empty() || line.starts_with('#') || (i == 0 && fields[0].eq_ignore_ascii_case("time")) {
+        if line.trim().is_empty()
+            || line.starts_with('#')
+            || (i == 0 && fields[0].eq_ignore_ascii_case("time"))
+        {
             continue;
         }
         let wrong = |key: &str, text: String| invalid(format!("{name}:{}: {key}: {text}", i + 1));
@@ -42,7 +45,9 @@ pub(super) fn csv(name: &str, text: &str) -> Result<Vec<Sample>, Error> {
         samples.push(Sample { time: number("time", time)?, job: job.to_owned(), bytes: amount });
     }
     if samples.is_empty() {
-        return Err(invalid(format!("{name}:1: line: there is no record in it: write lines of time,job,bytes")));
+        return Err(invalid(format!(
+            "{name}:1: line: there is no record in it: write lines of time,job,bytes"
+        )));
     }
     Ok(samples)
 }
@@ -88,7 +93,9 @@ pub(super) fn darshan(path: &Path) -> Result<Vec<Sample>, Error> {
         )));
     }
     match Command::new("darshan-parser").arg(path).output() {
-        Ok(out) if out.status.success() => return parser_text(&name, &job, &String::from_utf8_lossy(&out.stdout)),
+        Ok(out) if out.status.success() => {
+            return parser_text(&name, &job, &String::from_utf8_lossy(&out.stdout));
+        }
         Ok(out) => {
             let why = String::from_utf8_lossy(&out.stderr);
             return Err(invalid(format!("{name}:1: log: darshan-parser refused it: {}", why.trim())));
@@ -123,7 +130,9 @@ pub(super) fn darshan(path: &Path) -> Result<Vec<Sample>, Error> {
 /// Reads the counters that `darshan-parser` prints: module, rank, record, counter, value, ….
 fn parser_text(name: &str, job: &str, text: &str) -> Result<Vec<Sample>, Error> {
     let mut records: BTreeMap<(String, String, String), BTreeMap<String, f64>> = BTreeMap::new();
-    for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.starts_with('#') && !line.trim().is_empty()) {
+    for (i, line) in
+        text.lines().enumerate().filter(|(_, line)| !line.starts_with('#') && !line.trim().is_empty())
+    {
         let fields: Vec<&str> = line.split('\t').collect();
         let [module @ ("POSIX" | "STDIO"), rank, record, counter, value, ..] = fields[..] else { continue };
         let wrong = || invalid(format!("{name}:{}: {counter}: \"{value}\" is not a number", i + 1));
@@ -160,7 +169,11 @@ fn spread(job: &str, spans: impl Iterator<Item = (f64, f64, f64)>) -> Vec<Sample
         let seconds = ((end - start).ceil() as usize).clamp(1, 100_000);
         let step = (end - start).max(0.0) / seconds as f64;
         for i in 0..seconds {
-            samples.push(Sample { time: start + i as f64 * step, job: job.to_owned(), bytes: bytes / seconds as f64 });
+            samples.push(Sample {
+                time: start + i as f64 * step,
+                job: job.to_owned(),
+                bytes: bytes / seconds as f64,
+            });
         }
     }
     samples
@@ -168,7 +181,11 @@ fn spread(job: &str, spans: impl Iterator<Item = (f64, f64, f64)>) -> Vec<Sample
 
 /// Adds what `samples` show to the plan's applications. The time unit becomes the usual burst when the plan has no
 /// scale of its own.
-pub(super) fn add_profiles(plan: &mut Plan, samples: &[Sample], keep_seconds: bool) -> Result<Vec<Profile>, Error> {
+pub(super) fn add_profiles(
+    plan: &mut Plan,
+    samples: &[Sample],
+    keep_seconds: bool,
+) -> Result<Vec<Profile>, Error> {
     let profiles = fit(samples, 1.0);
     if profiles.is_empty() {
         return Err(invalid("the records hold no job that moved data"));
@@ -184,7 +201,10 @@ pub(super) fn add_profiles(plan: &mut Plan, samples: &[Sample], keep_seconds: bo
         let p = Probability::new(profile.share()).map_err(|e| invalid(format!("{}: {e}", profile.job)))?;
         let units = (profile.rate * plan.scale.seconds / plan.scale.bytes).round();
         if units > 1e9 {
-            return Err(invalid(format!("{}: a rate of {units:.0} units is too high: choose a larger unit.mb", profile.job)));
+            return Err(invalid(format!(
+                "{}: a rate of {units:.0} units is too high: choose a larger unit.mb",
+                profile.job
+            )));
         }
         plan.apps.push(App {
             name: profile.job.clone(),

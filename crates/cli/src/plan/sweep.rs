@@ -50,7 +50,8 @@ impl FromStr for Sweep {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Sweep, String> {
-        let help = || format!("\"{text}\" is not a sweep: write key=first..last:step, such as capacity=0..500:50");
+        let help =
+            || format!("\"{text}\" is not a sweep: write key=first..last:step, such as capacity=0..500:50");
         let (key, range) = text.split_once('=').ok_or_else(help)?;
         let key = match key.trim() {
             "capacity" => Key::Capacity,
