@@ -220,13 +220,6 @@ pub fn figure4(seed: u64, stretch: f64) -> Result<Vec<Panel<Fit>>, Error> {
     Ok(panels)
 }
 
-/// Whether the chain lies inside the interval; where hardly anything happens in 15 runs, a distance below one time
-/// unit per run counts as agreement.
-#[must_use]
-pub fn agrees(fit: &Fit) -> bool {
-    fit.simulated.holds(fit.chain) || (fit.simulated.mean - fit.chain).abs() < 1e-3
-}
-
 /// What is claimed about figure 4.
 #[must_use]
 pub fn claims4(suitable: &[Panel<Fit>], unsuitable: &[Panel<Fit>]) -> Vec<Claim> {
@@ -234,7 +227,7 @@ pub fn claims4(suitable: &[Panel<Fit>], unsuitable: &[Panel<Fit>]) -> Vec<Claim>
         suitable.iter().flat_map(|p| p.points.iter().map(move |f| (p, f))).collect();
     let outside: Vec<String> = cells
         .iter()
-        .filter(|(_, fit)| !agrees(fit))
+        .filter(|(_, fit)| !fit.simulated.holds(fit.chain))
         .map(|(p, fit)| format!("p_max {} alpha {} S {}", p.p_max, p.alpha, fit.capacity))
         .collect();
     let distance = |panels: &[Panel<Fit>]| {

@@ -41,8 +41,8 @@ pub use distribution::Distribution;
 pub use error::Error;
 pub use events::{Effort, Observed, simulate};
 pub use figures::{
-    Claim, FIGURE_BANDWIDTH, Fit, Lazy, LoadPanel, Panel, SUITABLE, agrees, claims2, claims3, claims4,
-    claims56, figure2, figure3, figure4, figure56,
+    Claim, FIGURE_BANDWIDTH, Fit, Lazy, LoadPanel, Panel, SUITABLE, claims2, claims3, claims4, claims56,
+    figure2, figure3, figure4, figure56,
 };
 pub use fit::{Profile, Sample, fit, median};
 pub use generate::Recipe;

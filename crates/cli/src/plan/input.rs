@@ -191,6 +191,8 @@ struct Draft {
     key: String,
     /// Rate, burst and period in bytes and seconds.
     human: Option<(f64, f64, f64)>,
+    /// The rate before it was rounded to whole units.
+    exact: f64,
 }
 
 /// Reads a plan from the text of `name`.
@@ -341,6 +343,7 @@ fn draft(mut table: Table<'_>) -> Result<Draft, Error> {
     if let Some(v) = table.take("jitter") {
         app.jitter = v.share()?;
     }
+    let mut exact = 0.0;
     let human = match table.take("rate") {
         None => {
             let p = table.take("p").ok_or_else(|| {
@@ -350,11 +353,7 @@ fn draft(mut table: Table<'_>) -> Result<Draft, Error> {
             let b = table
                 .take("b")
                 .ok_or_else(|| table.missing("b", "the units moved in a time unit with I/O"))?;
-            let units = b.amount()?;
-            if units > 1e9 {
-                return Err(b.wrong(format!("{units} units are too many: choose a larger unit")));
-            }
-            app.b = Units(units.round() as usize);
+            exact = b.amount()?;
             app.period = table.take("period").map(|v| above_zero(&v)).transpose()?;
             None
         }
@@ -378,26 +377,23 @@ fn draft(mut table: Table<'_>) -> Result<Draft, Error> {
     };
     let span = table.span.clone();
     table.finish("name, p, b, period, jitter, rate, burst, every, route, content, prefetch")?;
-    Ok(Draft { app, span, key, human })
+    Ok(Draft { app, span, key, human, exact })
 }
 
 /// Puts an application into units.
 fn settle(file: &File<'_>, draft: Draft, scale: &Scale, notes: &mut Vec<String>) -> Result<App, Error> {
-    let Draft { mut app, span, key, human } = draft;
+    let Draft { mut app, span, key, human, mut exact } = draft;
     if let Some((rate, _, period)) = human {
-        let units = rate * scale.seconds / scale.bytes;
-        if units > 1e9 {
-            return Err(file.wrong(
-                &span,
-                &key,
-                format!("a rate of {units:.0} units is too high: choose a larger unit.mb"),
-            ));
-        }
-        if (units - units.round()).abs() > 1e-9 * units.max(1.0) {
-            notes.push(format!("{}: rate = {units:.3} units, rounded to {}", app.name, units.round()));
-        }
-        app.b = Units(units.round() as usize);
+        exact = rate * scale.seconds / scale.bytes;
         app.period = Some(period / scale.seconds);
     }
+    if exact > 1e9 {
+        let text = format!("a rate of {exact:.0} units is too high: choose a larger unit.mb");
+        return Err(file.wrong(&span, &key, text));
+    }
+    if (exact - exact.round()).abs() > 1e-9 * exact.max(1.0) {
+        notes.push(format!("{}: a rate of {exact:.3} units, rounded to {}", app.name, exact.round()));
+    }
+    app.b = Units(exact.round() as usize);
     Ok(app)
 }

@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn quantities_are_read() {
         for (text, expected) in
-            [("12 GB/s", 12e9), ("1.5TB/min", 2.5e10), ("1 MiB/s", 1_048_576.0), ("2e3 MB/h", 2e9 / 3.6)]
+            [("12 GB/s", 12e9), ("1.5TB/min", 2.5e10), ("1 MiB/s", 1_048_576.0), ("2e3 MB/h", 2e9 / 3600.0)]
         {
             assert!((rate(text).unwrap() / expected - 1.0).abs() < 1e-12, "{text}");
         }

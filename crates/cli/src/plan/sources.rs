@@ -53,7 +53,7 @@ pub(super) fn csv(name: &str, text: &str) -> Result<Vec<Sample>, Error> {
 }
 
 /// The script handed to Python when the package `darshan` is there: prints one line `start,end,bytes` per file record
-/// that moved data, times in seconds from the start of the job.
+/// that moved data, times in seconds from the start of the job; first, with no bytes, how long the job ran.
 const READER: &str = r#"
 import sys
 try:
@@ -62,6 +62,7 @@ except ImportError:
     sys.exit(77)
 darshan.enable_experimental() if hasattr(darshan, "enable_experimental") else None
 report = darshan.DarshanReport(sys.argv[1], read_all=False)
+print(0, report.metadata["job"].get("run_time", 0), 0, sep=",")
 for module in ("POSIX", "STDIO"):
     if module not in report.modules:
         continue
@@ -141,7 +142,8 @@ fn parser_text(name: &str, job: &str, text: &str) -> Result<Vec<Sample>, Error> 
         let counter = counter.strip_prefix(module).unwrap_or(counter);
         records.entry(key).or_default().insert(counter.to_owned(), value);
     }
-    let mut spans = Vec::new();
+    let ran = text.lines().find_map(|line| line.strip_prefix("# run time:")?.trim().parse::<f64>().ok());
+    let mut spans = vec![(0.0, ran.unwrap_or(0.0), 0.0)];
     for counters in records.values() {
         for (amount, way) in [("_BYTES_WRITTEN", "WRITE"), ("_BYTES_READ", "READ")] {
             let get = |key: &str| counters.get(key).copied();
@@ -156,16 +158,21 @@ fn parser_text(name: &str, job: &str, text: &str) -> Result<Vec<Sample>, Error> 
 }
 
 fn some(name: &str, samples: Vec<Sample>) -> Result<Vec<Sample>, Error> {
-    if samples.is_empty() {
+    if samples.iter().all(|sample| sample.bytes == 0.0) {
         return Err(invalid(format!("{name}: the log holds no POSIX or STDIO record that moved data")));
     }
     Ok(samples)
 }
 
-/// Spreads each file's bytes evenly over the seconds between its first and last access.
+/// Spreads each file's bytes evenly over the seconds between its first and last access. A span without bytes only
+/// says that the job was there.
 fn spread(job: &str, spans: impl Iterator<Item = (f64, f64, f64)>) -> Vec<Sample> {
     let mut samples = Vec::new();
     for (start, end, bytes) in spans {
+        if bytes == 0.0 {
+            samples.extend([start, end].map(|time| Sample { time, job: job.to_owned(), bytes }));
+            continue;
+        }
         let seconds = ((end - start).ceil() as usize).clamp(1, 100_000);
         let step = (end - start).max(0.0) / seconds as f64;
         for i in 0..seconds {
