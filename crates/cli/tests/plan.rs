@@ -373,3 +373,16 @@ fn names_cannot_become_markup() {
     answer(&dir, &["p.toml", "--json", "--out", "r.html"]);
     assert!(!fs::read_to_string(dir.join("r.html")).unwrap().contains("<script>"));
 }
+
+#[test]
+fn the_figures_are_drawn_and_their_claims_hold() {
+    let dir = room("figures");
+    let claims = answer(&dir, &["figures", "--out", "figs", "--json"]);
+    let claims = claims.as_array().unwrap();
+    for figure in 2..=6 {
+        assert!(claims.iter().any(|c| c["figure"] == figure), "figure {figure}");
+        let svg = fs::read_to_string(dir.join(format!("figs/fig{figure}.svg"))).unwrap();
+        assert!(svg.starts_with("<svg ") && svg.matches("<path").count() > 20, "figure {figure}");
+    }
+    assert!(claims.iter().all(|c| c["holds"] == true), "{claims:?}");
+}

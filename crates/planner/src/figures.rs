@@ -11,7 +11,7 @@ use crate::{
 /// Bandwidth in all figures.
 pub const FIGURE_BANDWIDTH: usize = 100;
 /// Random sets over which idle and quiet times are averaged.
-const SETS: u64 = 5;
+const SETS: u64 = 3;
 /// `p_max` and the shortest period times `p_max` at which bursts match the chain's independent time units best.
 pub const SUITABLE: [(f64, f64); 4] = [(0.1, 1.25), (0.2, 1.5), (0.5, 2.25), (1.0, 5.0)];
 

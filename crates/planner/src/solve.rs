@@ -13,13 +13,15 @@ pub const RESIDUAL: f64 = 1e-13;
 /// Work (multiply-adds) up to which elimination of the whole chain is the quicker way.
 const DIRECT: usize = 20_000_000;
 /// Estimated error of an iterated answer at which the rounds end.
-const AHEAD: f64 = 1e-14;
+const AHEAD: f64 = 1e-13;
 const BLOCK: usize = 64;
 /// Rounds before the estimate is believed: a slow remainder hides behind the first quick gains.
 const FEWEST: usize = 6;
 const ROUNDS: usize = 200;
 /// Loads rarer than this all together are merged into the largest one kept, when iterating.
-const NEGLIGIBLE: f64 = 1e-18;
+const NEGLIGIBLE: f64 = 1e-17;
+/// Blocks lighter than this keep the shape of the first rounds: nobody can tell.
+const FAINT: f64 = 1e-20;
 
 /// A stationary distribution and how it was found.
 #[derive(Clone, PartialEq, Debug)]
@@ -133,6 +135,9 @@ fn blocks(chain: &Chain) -> Result<Option<(Vec<f64>, usize)>, Error> {
     for round in 1..=ROUNDS {
         let mut weight = coarse(&blocks)?;
         for k in (0..blocks.len()).rev() {
+            if round >= FEWEST && weight[k] < FAINT {
+                continue;
+            }
             let (first, end) = (blocks[k].first, blocks[k].end());
             let mut inflow = vec![0.0; end - first];
             for (other, w) in

@@ -248,7 +248,7 @@ fn ticks(max: f64) -> Vec<f64> {
 fn percent(value: f64, max: f64) -> String {
     let digits = if max >= 0.05 { 0 } else { (-(max * 20.0).log10()).ceil().clamp(1.0, 9.0) as usize };
     match value {
-        v if v == 0.0 => "0 %".into(),
+        0.0 => "0 %".into(),
         v if max < 1e-5 => format!("{:.0e} %", v * 100.0),
         v => format!("{:.digits$} %", v * 100.0),
     }

@@ -88,7 +88,7 @@ pub(super) fn show_bytes(bytes: f64) -> String {
 /// A share of time as a percentage with three digits.
 pub(super) fn show_share(share: f64) -> String {
     match share * 100.0 {
-        x if x == 0.0 => "0 %".into(),
+        0.0 => "0 %".into(),
         x if x < 1e-3 => format!("{x:.1e} %"),
         x if x < 0.1 => format!("{x:.4} %"),
         x if x < 10.0 => format!("{x:.2} %"),

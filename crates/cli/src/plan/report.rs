@@ -26,6 +26,10 @@ pub(super) fn charts(plan: &Plan, answer: &Answer, seed: u64) -> Result<Vec<(&'s
     ])
 }
 
+fn measure(plan: &Plan) -> String {
+    if plan.scale.real { format!("in units of {}", show_bytes(plan.scale.bytes)) } else { "in units".into() }
+}
+
 fn load(plan: &Plan, answer: &Answer) -> Chart {
     let exact = answer.load.cumulative();
     // Beyond the last visible percent there is nothing to see.
@@ -39,7 +43,7 @@ fn load(plan: &Plan, answer: &Answer) -> Chart {
     let at = |f: &dyn Fn(usize) -> f64| xs().map(|x| (x as f64, f(x))).collect::<Vec<_>>();
     let mut chart = Chart {
         title: "Load of a time unit".into(),
-        x: "load x, in units".into(),
+        x: format!("load x, {}", measure(plan)),
         y: "P(load ≤ x)".into(),
         y_top: Some(1.0),
         flags: vec![(plan.platform.bandwidth.0 as f64, "bandwidth".into())],
@@ -59,7 +63,7 @@ fn against_capacity(plan: &Plan, answer: &Answer, steps: &Steps, top: f64) -> Re
     let found = points(plan, steps, &sweep)?;
     let mut chart = Chart {
         title: "Idle time against size".into(),
-        x: "capacity, in units".into(),
+        x: format!("capacity, {}", measure(plan)),
         y: "idle time".into(),
         flags: vec![(plan.platform.capacity.0 as f64, "planned".into())],
         ..Chart::default()
@@ -109,7 +113,7 @@ fn against_simulation(plan: &Plan, steps: &Steps, top: f64, seed: u64) -> Result
         seen.iter().map(|o| ((o.idle.mean - o.idle.half_width).max(0.0), o.idle.mean + o.idle.half_width));
     let chart = Chart {
         title: "Model against simulation".into(),
-        x: "capacity, in units".into(),
+        x: format!("capacity, {}", measure(plan)),
         y: "idle time".into(),
         ..Chart::default()
     };
@@ -134,7 +138,7 @@ fn occupancy(plan: &Plan, metrics: &Metrics) -> Chart {
     let every = (tail.len() / 400).max(1);
     let chart = Chart {
         title: "How full the buffer is".into(),
-        x: "occupancy x, in units".into(),
+        x: format!("occupancy x, {}", measure(plan)),
         y: "P(occupancy > x)".into(),
         flags: vec![(plan.platform.capacity.0 as f64, "capacity".into())],
         ..Chart::default()
