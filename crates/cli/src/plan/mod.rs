@@ -7,6 +7,7 @@ mod chart;
 mod figures;
 mod input;
 mod json;
+mod keys;
 mod png;
 mod quantity;
 mod report;
