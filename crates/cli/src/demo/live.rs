@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::fmt::Arguments;
 use std::time::{Duration, Instant};
 
-const STYLE: &str = "  {prefix:9} {bar:30} {bytes:>10}  {binary_bytes_per_sec:>12}  {msg}";
+const STYLE: &str = "  {prefix:9} {bar:24} {bytes:>10}  {binary_bytes_per_sec:>12}  {msg}";
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
 /// What is shown while the demo runs.
@@ -55,7 +55,7 @@ impl Live {
             Kind::Bars(_, bars) => {
                 for ((bar, bytes), job) in bars.iter().zip(crew.bytes()).zip(&self.jobs) {
                     bar.set_position(bytes);
-                    bar.set_message(format!("{verb} {}", job.story()));
+                    bar.set_message(format!("{verb}: {}", job.story()));
                 }
             }
             Kind::Lines { last } if last.get().elapsed() >= LINE_EVERY => {

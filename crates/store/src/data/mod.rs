@@ -199,18 +199,41 @@ impl Data {
                 self.kv.commit(batch)?;
                 state.unsettled = true;
             }
-            let mut at = offset;
-            for part in parts.into_iter().filter(|part| part.len > 0) {
-                let span = Span::new(at, at + u64::from(part.len));
-                at = span.end;
-                self.publish(file, &mut state, span, stamp, part, job, &mut dead);
-            }
+            self.publish_all(file, &mut state, offset, stamp, parts, job, &mut dead);
             state.size = state.size.max(whole.end);
             state.touch(stamp);
             Committed { offset, stamp }
         };
         self.reclaim_if(dead);
         Ok(done)
+    }
+
+    /// Publishes the parts of one write. Whoever dies over it leaves all of it or nothing: the records before the
+    /// last count only together with the last, until that is there.
+    #[expect(clippy::too_many_arguments, reason = "the fields of several records")]
+    fn publish_all(
+        &self,
+        id: FileId,
+        file: &mut File,
+        offset: u64,
+        stamp: Stamp,
+        parts: Vec<Filled>,
+        job: JobId,
+        dead: &mut bool,
+    ) {
+        let mut left = parts.iter().filter(|part| part.len > 0).count();
+        let (mut at, mut unconfirmed) = (offset, Vec::new());
+        for part in parts.into_iter().filter(|part| part.len > 0) {
+            let span = Span::new(at, at + u64::from(part.len));
+            (at, left) = (span.end, left - 1);
+            let written = self.publish(id, file, span, stamp, part, job, left == 0, dead);
+            if left > 0 {
+                unconfirmed.push(written);
+            }
+        }
+        for (region, slot, record) in unconfirmed {
+            region.confirm_part(slot, &record);
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
@@ -222,8 +245,9 @@ impl Data {
         stamp: Stamp,
         part: Filled,
         job: JobId,
+        last: bool,
         dead: &mut bool,
-    ) {
+    ) -> (Arc<Region>, u32, Record) {
         let Filled { grant, len, crc } = part;
         let Grant { region, slot, uid, bytes } = grant;
         let generation = region.arena.generation();
@@ -235,10 +259,14 @@ impl Data {
         // what really became live.
         region.add_live(i64::from(len), 0);
         let ticket = bytes.publish(len);
-        region.write_record(slot, &record);
+        match last {
+            true => region.write_record(slot, &record),
+            false => region.write_part(slot, &record),
+        }
         let source = Source::Data(Bytes { region: region.id, slot, record: ticket, from: 0, job, uid });
         file.index.apply(Extent { span, stamp, source }, &mut |delta| *dead |= self.adjust(delta));
         *dead |= region.add_live(-i64::from(len), 0) == 0;
+        (region, slot, record)
     }
 
     /// The bytes of a file, fewer than asked for only at its end.

@@ -1,0 +1,10 @@
+//! The command line from outside: the real binary, real servers, real files.
+
+mod demo;
+mod errors;
+mod files;
+mod names;
+mod server;
+mod settings;
+mod support;
+mod users;
