@@ -11,7 +11,7 @@ fn wrong_usage_is_told_in_a_line_and_ends_with_2() {
         (&[][..], &["a command is missing", "forebay --help"][..]),
         (&["pot"], &["unrecognized subcommand 'pot'", "'put'", "forebay --help"]),
         (&["put"], &["required arguments were not provided", "<REMOTE>", "forebay put --help"]),
-        (&["put", "x"], &["required", "<REMOTE>"]),
+        (&["put", "x"], &["required", "<LOCAL>"]),
         (&["ls", "--colour"], &["unexpected argument '--colour'", "forebay ls --help"]),
         (&["up", "--capacity", "4QB"], &["\"4QB\" is not a size", "512MiB or 4GiB", "forebay up --help"]),
         (&["up", "--capacity", "-1"], &["forebay up --help"]),
@@ -34,7 +34,7 @@ fn what_cannot_be_done_is_told_in_a_line_and_ends_with_1() {
     for (args, parts) in [
         (&["cat", "/none/x"][..], &["cannot open /none/x: no \"none\": look for it with \"forebay ls\""][..]),
         (&["cat", "/f/x"], &["cannot open /f/x: ", "not a directory"]),
-        (&["cat", "/"], &["cannot open /: ", "is a directory"]),
+        (&["cat", "/"], &["cannot read /: it is a directory"]),
         (&["ls", "/none"], &["cannot stat /none: no \"none\""]),
         (&["get", "/none", "x"], &["cannot stat /none"]),
         (
@@ -51,15 +51,12 @@ fn what_cannot_be_done_is_told_in_a_line_and_ends_with_1() {
         (&["up", "--store", "/proc/x", "--socket", "s", "--capacity", "1MiB"], &["/proc/x"]),
         (&["up", "--detach", "--store", "/proc/x", "--socket", "s"], &["/proc/x"]),
         (&["up", "--store", "small", "--socket", "s", "--capacity", "1B"], &["a capacity of 1 B"]),
-        (&["up", "--store", "other", "--disk", "--capacity", "1MiB"], &["listen"]),
+        (
+            &["up", "--detach", "--store", "other", "--disk", "--capacity", "1MiB", "--socket", "f"],
+            &["f is in the way of the socket", "(its log is "],
+        ),
     ] {
-        let mut command = world.command(args);
-        // Whoever forgets the socket must not get a server of this test's own making somewhere else.
-        command.env("XDG_RUNTIME_DIR", world.dir());
-        if args.contains(&"other") {
-            command.args(["--socket", "f"]);
-        }
-        crate::support::run(command).failed(1, parts);
+        world.run(args).failed(1, parts);
     }
 }
 

@@ -4,6 +4,7 @@ mod demo;
 mod errors;
 mod files;
 mod names;
+mod planning;
 mod server;
 mod settings;
 mod support;
