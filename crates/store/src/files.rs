@@ -111,7 +111,11 @@ pub(crate) fn make_regions_dir(
     if rustix::process::geteuid().is_root() {
         make_dir(&regions)?;
         let size = bytes + bytes / 64 + (1 << 20);
-        return mount_tmpfs(&regions, size);
+        if mount_tmpfs(&regions, size).is_ok() {
+            return Ok(());
+        }
+        // The root of a container may not mount, and does as everybody else.
+        std::fs::remove_dir(&regions).map_err(|error| failed("remove", &regions, &error))?;
     }
     let elsewhere = PathBuf::from(format!("/dev/shm/forebay-{incarnation}"));
     make_dir(&elsewhere)?;
