@@ -51,6 +51,8 @@ fn chromium(dir: &Path, name: &str, size: &str, page: &str, extra: &[String]) ->
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);
     command.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
     command.arg(format!("--user-data-dir={}", dir.join(format!("profile-{name}")).display()));
+    // Waits for the page however slow the machine is: time stands still while there is work to do.
+    command.arg("--virtual-time-budget=10000");
     command.args(["--hide-scrollbars", &format!("--window-size={size}")]).args(extra);
     command.arg(format!("file://{}", dir.join(page).display())).output().unwrap()
 }

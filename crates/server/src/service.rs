@@ -10,7 +10,7 @@ use crate::opens::{Afterwards, Opens};
 use crate::session::{Session, Sessions};
 use crate::turns::Turns;
 use forebay_backend::Backend;
-use forebay_model::{Error, ErrorKind, FileId, Identity, Result, Uid};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Uid};
 use forebay_policy::{Fifo, Mode};
 use forebay_store::{Batch, Store};
 use forebay_wire::Key;
@@ -93,6 +93,11 @@ impl Service {
             store,
             config,
         })
+    }
+
+    /// Whether an open file is a directory.
+    pub(crate) fn is_directory(&self, file: FileId) -> bool {
+        self.store.names().inode(file).is_ok_and(|inode| inode.kind() == FileKind::Directory)
     }
 
     /// How long the server has been up: the clock of sessions.
