@@ -17,10 +17,9 @@ fn host(medium: Medium) -> Host {
 
 /// Ends the server, one way or the other, and starts it again.
 fn restart(host: &mut Host, dice: &mut Dice) {
-    if dice.one_in(2) {
-        host.kill()
-    } else {
-        host.stop()
+    match dice.one_in(2) {
+        true => host.kill(),
+        false => host.stop(),
     }
     host.start();
 }
