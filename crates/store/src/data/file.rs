@@ -83,6 +83,14 @@ impl File {
         self.touched = self.touched.max(Some(stamp));
     }
 
+    /// The error for bytes that an earlier life of the store held.
+    pub(super) fn lost(&self, from: u64) -> Error {
+        let text = format!(
+            "the bytes from {from} on were lost with an earlier life of the store: truncate the file"
+        );
+        Error::new(ErrorKind::Io, text)
+    }
+
     /// Fails if somebody deleted the file in the meantime.
     pub(super) fn alive(&self) -> Result<()> {
         if self.deleted { Err(Error::new(ErrorKind::Stale, "the file was removed")) } else { Ok(()) }

@@ -293,6 +293,7 @@ fn is_usable(region: &Region, record: &Record, start: Start) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::publish::Write;
     use crate::data::{CrashDisk, Filled, NoRings, Piece, Place};
     use crate::meta::MemoryKv;
     use forebay_model::{JobId, Span};
@@ -355,7 +356,8 @@ mod tests {
             for (index, part) in parts.into_iter().enumerate().take(records) {
                 let (span, last) = (Span::new(at, at + u64::from(part.len)), index + 1 == PARTS);
                 at = span.end;
-                data.publish(FILE, &mut lock(&state), span, stamp, part, JobId(1), last, &mut false);
+                let write = Write { file: FILE, stamp, job: JobId(1) };
+                data.write_down(write, &mut lock(&state), span, part, last);
             }
             drop(data);
             for life in 0..2 {
