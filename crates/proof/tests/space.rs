@@ -3,7 +3,7 @@
 use forebay_client::OpenOptions;
 use forebay_client::blocking::Client;
 use forebay_model::{Bytes, ErrorKind};
-use forebay_proof::{Block, By, Dice, Fate, Host, Ledger, Plan, Seeded, pattern};
+use forebay_proof::{Block, By, Dice, Fate, Host, Ledger, Plan, Seeded, pattern, rounds};
 use forebay_server::Medium;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
@@ -46,10 +46,15 @@ fn overwrite(client: &Client, writer: u64, mut dice: Dice) {
 
 fn overwrite_all(medium: Medium) {
     let seeded = Seeded::new();
-    let mut host = host(medium);
+    for round in rounds(1) {
+        overwrite_once(host(medium), &seeded, 500 + round * WRITERS);
+    }
+}
+
+fn overwrite_once(mut host: Host, seeded: &Seeded, part: u64) {
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
-            let (client, dice) = (host.client(By::turn(writer)), seeded.dice(500 + writer));
+            let (client, dice) = (host.client(By::turn(writer)), seeded.dice(part + writer));
             scope.spawn(move || overwrite(&client, writer, dice));
         }
     });
