@@ -1,6 +1,6 @@
 //! The way to the service.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, without_numbers};
 use crate::places::{Surroundings, beside};
 use crate::settings::Settings;
 use clap::Args;
@@ -29,7 +29,7 @@ impl Service {
     pub(crate) fn connect(&self) -> Outcome<Client> {
         let config = self.resolve()?;
         let address = config.address.clone();
-        Client::connect(config).map_err(|error| unreached(&address, error))
+        Client::connect(config).map_err(|error| unreached(&address, &error))
     }
 
     /// Whether the service can only be on this machine.
@@ -69,14 +69,14 @@ fn default_socket(here: &Surroundings) -> PathBuf {
         .expect("the machine's socket is always a place")
 }
 
-fn unreached(address: &Address, error: Error) -> Failure {
+fn unreached(address: &Address, error: &Error) -> Failure {
     let text = error.to_string();
     let text = text.strip_prefix(&format!("service {address}: ")).unwrap_or(&text);
     let text = text.strip_prefix("cannot connect: ").unwrap_or(text);
     let text = text.strip_suffix("; is the service up?").unwrap_or(text);
-    let text = match text.find(" (os error ") {
-        Some(end) => text[..end].to_lowercase(),
-        None => text.to_owned(),
+    let text = match text.contains(" (os error ") {
+        true => without_numbers(text).to_lowercase(),
+        false => text.to_owned(),
     };
     let advice = match error.kind() {
         ErrorKind::Unreachable => ": start one with \"forebay up\", or name another with --service",

@@ -58,7 +58,7 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let whole = error.to_string();
+        let whole = without_numbers(&error.to_string());
         let text = without_ids(&whole);
         // An error that says more than what it is has its own advice.
         let bare = text.len() < whole.len() || text.ends_with(&error.kind().to_string());
@@ -93,13 +93,19 @@ fn advice(kind: ErrorKind) -> Option<&'static str> {
     })
 }
 
-/// An error of the system without its number.
+/// An error of the system as we say it.
 pub(crate) fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.find(" (os error ") {
-        Some(end) => text[..end].to_lowercase(),
-        None => text,
+    match error.raw_os_error() {
+        Some(_) => without_numbers(&error.to_string()).to_lowercase(),
+        None => error.to_string(),
     }
+}
+
+/// Cuts out ` (os error 2)`: the words before it say the same.
+pub(crate) fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once(')').map_or(part, |(_, rest)| rest))
 }
 
 #[cfg(test)]
@@ -123,5 +129,6 @@ mod tests {
     fn errors_of_the_system_lose_their_number() {
         assert_eq!(plain(&io::Error::from_raw_os_error(2)), "no such file or directory");
         assert_eq!(plain(&io::Error::other("odd")), "odd");
+        assert_eq!(without_numbers("a (os error 2): b (os error 13)"), "a: b");
     }
 }

@@ -6,12 +6,13 @@
 //! transfer                put, get, cat
 //! names, edit             ls, stat, du; rm, mv, mkdir, ln
 //! store                   stores on disk, without a server
+//! plan                    how large the buffer must be
 //! demo                    everything at once, with a crash in the middle
 //! settings, places, connect   forebay.toml, default paths, the way to the service
 //! view, output            what is shown, and the only place that prints
 //! ```
 //!
-//! **Invariant**: exit code 0, 1 (it failed) or 2 (it was called wrongly); an error is one line on standard error that
+//! **Invariant**: exit code 0, 1 (it failed) or 2 (it was called wrongly), 130 where somebody interrupted it; an error is one line on standard error that
 //! says what failed, on what, and what to do; no panic reaches the user.
 //!
 //! **Deliberately absent**: whatever a library could do: this crate talks to people, and everything else to
@@ -30,6 +31,7 @@ mod human;
 mod names;
 mod output;
 mod places;
+mod plan;
 mod remote;
 mod settings;
 mod signals;
@@ -84,6 +86,8 @@ enum Command {
     /// Look at a store, give up its lost bytes, remove it
     #[command(subcommand)]
     Store(store::Store),
+    /// Say how large the buffer must be, and when it should empty
+    Plan(Box<plan::PlanArgs>),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
     Demo(demo::Demo),
     /// Print completions for a shell
@@ -109,6 +113,7 @@ fn run(command: Command) -> Outcome {
         Command::Df(df) => df.run(),
         Command::Du(du) => du.run(),
         Command::Store(store) => store.run(),
+        Command::Plan(args) => plan::run(&args),
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),
         Command::DemoJob(job) => job.run(),

@@ -63,10 +63,9 @@ pub(crate) struct Up {
 impl Up {
     pub(crate) fn run(self) -> Outcome {
         let settings = Settings::load(self.config.as_deref())?;
-        let file = settings.path.clone();
-        let config = self.decide(settings, &Surroundings::here())?;
+        let config = self.decide(&settings, &Surroundings::here())?;
         if self.detach {
-            let started = detach::start(&config, file.as_deref())?;
+            let started = detach::start(&config, settings.path.as_deref())?;
             return output::show(&started, self.json);
         }
         if self.background {
@@ -79,11 +78,11 @@ impl Up {
             set_parent_process_death_signal(Some(Signal::TERM))
                 .map_err(|error| Failure::Failed(format!("cannot watch the parent process: {error}")))?;
         }
-        self.serve(config)
+        self.serve(&config)
     }
 
     /// Flags win over the file, the file over the defaults.
-    fn decide(&self, settings: Settings, here: &Surroundings) -> Outcome<Config> {
+    fn decide(&self, settings: &Settings, here: &Surroundings) -> Outcome<Config> {
         let file_has = |key| settings.gives(key);
         let store = match &self.store {
             Some(store) => store.clone(),
@@ -111,10 +110,19 @@ impl Up {
         let tcp =
             self.listen.is_some() || if file_has("tcp") { settings.server.tcp } else { file_has("listen") };
         let listen = self.listen.unwrap_or(settings.server.listen);
-        Ok(Config { store, capacity, medium, socket: Some(socket), tcp, listen, key, ..settings.server })
+        Ok(Config {
+            store,
+            capacity,
+            medium,
+            socket: Some(socket),
+            tcp,
+            listen,
+            key,
+            ..settings.server.clone()
+        })
     }
 
-    fn serve(&self, config: Config) -> Outcome {
+    fn serve(&self, config: &Config) -> Outcome {
         keep_log(self.background);
         let slot: Arc<OnceLock<Stopper>> = Arc::default();
         let (stopper, mut asked) = (slot.clone(), false);

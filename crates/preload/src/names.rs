@@ -72,9 +72,15 @@ fn both(one: Outcome<Place>, two: Outcome<Place>) -> Outcome<(Place, Place)> {
     }
 }
 
-/// A path that cannot be read is the kernel's to refuse.
+/// Both paths can be read, or one of them is ours and the other a fault. What is not ours is the kernel's to refuse.
 fn readable(one: *const c_char, two: *const c_char) -> Outcome<()> {
-    if mem::path(one).is_none() || mem::path(two).is_none() { Err(Stop::Foreign) } else { Ok(()) }
+    let (first, second) = (mem::path(one), mem::path(two));
+    if first.is_some() && second.is_some() {
+        return Ok(());
+    }
+    let known = if first.is_some() { one } else { two };
+    locate(HERE, known)?;
+    fail(libc::EFAULT)
 }
 
 pub(crate) fn rename_at(

@@ -5,7 +5,7 @@ use crate::jobs::Membership;
 use crate::link::{Inbox, Outbox, gone};
 use crate::service::{Caller, Service, stopped};
 use crate::session::Session;
-use crate::transport::{Transport, Vouch};
+use crate::transport::Transport;
 use crate::{control, data};
 use forebay_model::{Error, ErrorKind, Identity, Result};
 use forebay_wire::{Call, Channel, FrameKind, Header, Request, body};
@@ -34,7 +34,6 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
             return;
         }
     };
-    let local = matches!(vouch, Vouch::Kernel(_));
     let (reading, writing) = transport.split();
     let times = service.config.times;
     let (mut inbox, mut outbox) = (Inbox::new(reading), Outbox::new(writing, times.answer));
@@ -81,10 +80,8 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     // What was answered is still delivered where that is possible.
     let _ = connection.outbox.flush().await;
     connection.outbox.close().await;
-    let silence = service.config.times.session;
-    let session = connection.session.clone();
-    drop(connection);
-    service.sessions.leave(session, local, service.age(), silence);
+    let Connection { session, service, .. } = connection;
+    service.sessions.leave(session);
 }
 
 type Entered<'a> = (Guest, Arc<Session>, Membership, SemaphorePermit<'a>);
@@ -159,6 +156,10 @@ impl Connection {
         self.session.heard(self.service.age());
         let who = match named {
             None => self.peer.clone(),
+            // The largest number means nobody.
+            Some(named) if named.uid.0 == u32::MAX => {
+                return Err(Error::new(ErrorKind::Invalid, "there is no user with the largest number"));
+            }
             Some(named) if self.privileged || named == self.peer => named,
             Some(named) => {
                 let text = format!("user {} may not act as user {}", self.peer.uid, named.uid);

@@ -184,14 +184,17 @@ async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Resul
     let _ = ready.send(addresses);
 
     let (alive, mut all_gone) = tokio::sync::mpsc::channel::<()>(1);
-    let handshakes = Arc::new(Semaphore::new(config.limits.handshakes));
     for listener in listeners {
-        tokio::spawn(accept(service.clone(), listener, handshakes.clone(), alive.clone()));
+        // A limit for each way in: strangers on the network do not keep this machine's users out.
+        let handshakes = Arc::new(Semaphore::new(config.limits.handshakes));
+        tokio::spawn(accept(service.clone(), listener, handshakes, alive.clone()));
     }
     tokio::spawn(sweep(service.clone()));
     tokio::spawn(remember(service.clone()));
     let tidier = service.clone();
     tokio::task::spawn_blocking(move || tidy(&tidier));
+    let warmer = service.clone();
+    tokio::task::spawn_blocking(move || warm(&warmer));
 
     stopped(&mut service.stopping()).await;
     drop(alive);
@@ -260,6 +263,13 @@ async fn remember(service: Arc<Service>) {
             tracing::warn!(%error, "what jobs did in the last second is not remembered");
         }
     }
+}
+
+/// Makes memory ready for the first burst, while clients are served already.
+fn warm(service: &Service) {
+    let (begin, stopping) = (Instant::now(), service.stopping());
+    service.store.data().warm(&|| *stopping.borrow());
+    tracing::debug!(took = ?begin.elapsed(), "the regions are warm");
 }
 
 /// Keeps regions ready for the next burst.

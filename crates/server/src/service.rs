@@ -10,7 +10,7 @@ use crate::opens::{Afterwards, Opens};
 use crate::session::{Session, Sessions};
 use crate::turns::Turns;
 use forebay_backend::Backend;
-use forebay_model::{Error, ErrorKind, FileId, Identity, Result, Uid};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Stamp, Uid};
 use forebay_policy::{Fifo, Mode};
 use forebay_store::{Batch, Store};
 use forebay_wire::Key;
@@ -48,6 +48,8 @@ pub(crate) struct Service {
     pub(crate) opening: Duration,
     stop: watch::Sender<bool>,
     started: Instant,
+    /// When it began to serve, by the store's clock.
+    pub(crate) began: Stamp,
 }
 
 /// Who asks, in one request.
@@ -90,9 +92,15 @@ impl Service {
             stop: watch::Sender::new(false),
             opening,
             started: Instant::now(),
+            began: store.data().now(),
             store,
             config,
         })
+    }
+
+    /// Whether an open file is a directory.
+    pub(crate) fn is_directory(&self, file: FileId) -> bool {
+        self.store.names().inode(file).is_ok_and(|inode| inode.kind() == FileKind::Directory)
     }
 
     /// How long the server has been up: the clock of sessions.

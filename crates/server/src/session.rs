@@ -1,7 +1,7 @@
 //! Sessions: what a client has open, and whether it still lives.
 //!
 //! A session belongs to a client's number and the user its connections are authenticated as, so that guessing
-//! somebody's number gains nothing. It ends when no word has come on any of its connections for the configured
+//! somebody's number gains nothing. It ends with its last connection if nothing is open; else when no word has come on any of its connections for the configured
 //! time; what it had open is closed then. Connections of a session that has ended begin a new one with their next
 //! request: tokens outlive sessions, because their seal alone proves them.
 
@@ -12,9 +12,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// How long what a program had open is kept for the program that takes its place.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// Who a session belongs to.
 pub(crate) type Owner = (u128, Uid);
@@ -74,6 +71,17 @@ impl Sessions {
         Ok(session)
     }
 
+    /// A connection has gone. A session without any, and with nothing open, has nothing to come back for.
+    pub(crate) fn leave(&self, session: Arc<Session>) {
+        let owner = session.owner;
+        drop(session);
+        let mut table = self.lock();
+        let idle = |session: &Arc<Session>| Arc::strong_count(session) == 1 && session.is_idle();
+        if table.get(&owner).is_some_and(idle) {
+            table.remove(&owner);
+        }
+    }
+
     /// Ends the sessions that were not heard of for longer than `silence`, closes what they had open, and says
     /// how many they were.
     pub(crate) fn expire(&self, now: Duration, silence: Duration) -> usize {
@@ -91,23 +99,9 @@ impl Sessions {
         ended.len()
     }
 
-    /// A connection of a session has ended. If that was its last, a session with nothing open is over; one whose
-    /// peer cannot come back by another road, because the kernel and not a network ended the connection, has until
-    /// `grace` has passed to come back as another program.
-    pub(crate) fn leave(&self, session: Arc<Session>, local: bool, now: Duration, silence: Duration) {
-        let mut table = self.lock();
-        // Connections are made and ended under this lock: the table's and ours are the only two left.
-        let last = Arc::strong_count(&session) == 2 && table.contains_key(&session.owner);
-        if !last {
-            return;
-        }
-        if session.is_idle() {
-            table.remove(&session.owner);
-            drop(session.end());
-        } else if local {
-            let since = now.saturating_sub(silence.saturating_sub(GRACE));
-            session.heard.store(millis(since), Ordering::Relaxed);
-        }
+    /// Whether just this token is open in any session.
+    pub(crate) fn knows(&self, token: &Token) -> bool {
+        self.lock().values().any(|session| session.hold(token).is_some())
     }
 
     /// How many there are.
@@ -131,14 +125,16 @@ impl Session {
         self.heard.fetch_max(millis(now), Ordering::Relaxed);
     }
 
-    /// Whether nothing is open.
-    fn is_idle(&self) -> bool {
-        matches!(&*self.lock(), State::Live(opens) if opens.is_empty())
-    }
-
     /// Whether it has ended.
     pub(crate) fn is_over(&self) -> bool {
         matches!(*self.lock(), State::Over)
+    }
+
+    fn is_idle(&self) -> bool {
+        match &*self.lock() {
+            State::Live(opens) => opens.is_empty(),
+            State::Over => true,
+        }
     }
 
     /// The hold on the file of just this token, if it is open here.
@@ -162,14 +158,23 @@ impl Session {
         }
     }
 
+    /// Fails if nothing more can be opened.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        match &*self.lock() {
+            State::Live(opens) if opens.len() >= self.limit => Err(self.full()),
+            _ => Ok(()),
+        }
+    }
+
+    fn full(&self) -> Error {
+        Error::new(ErrorKind::Busy, format!("this client has {} files open already: close some", self.limit))
+    }
+
     /// Notes an open file. Noting it again changes nothing.
     pub(crate) fn insert(&self, token: Token, hold: Arc<Hold>) -> Result<()> {
         match &mut *self.lock() {
             State::Live(opens) if opens.contains_key(&(token.file, token.serial)) => Ok(()),
-            State::Live(opens) if opens.len() >= self.limit => {
-                let text = format!("this client has {} files open already: close some", self.limit);
-                Err(Error::new(ErrorKind::Busy, text))
-            }
+            State::Live(opens) if opens.len() >= self.limit => Err(self.full()),
             State::Live(opens) => {
                 opens.insert((token.file, token.serial), Open { token, hold });
                 Ok(())
@@ -241,5 +246,22 @@ mod tests {
         diary.check(&["closed 7", "closed 6", "closed 5"]);
         assert_eq!(quiet.insert(token(5, 1), open(5)).unwrap_err().kind(), ErrorKind::Stale);
         assert_eq!(sessions.count(), 1);
+    }
+
+    #[test]
+    fn a_session_ends_with_its_last_connection_unless_something_is_open() {
+        let opens = Opens::new(99, Box::new(Diary::default()));
+        let sessions = Sessions::new(9, 9);
+        let attach = || sessions.attach((1, Uid(7)), at(0)).unwrap();
+        let (one, two) = (attach(), attach());
+        sessions.leave(one);
+        assert_eq!(sessions.count(), 1, "another connection is there");
+        two.insert(token(5, 1), Arc::new(opens.hold(FileId(5)).unwrap())).unwrap();
+        sessions.leave(two);
+        assert_eq!(sessions.count(), 1, "a file is open");
+        let three = attach();
+        drop(three.remove(&token(5, 1)));
+        sessions.leave(three);
+        assert_eq!(sessions.count(), 0);
     }
 }

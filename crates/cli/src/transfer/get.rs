@@ -128,6 +128,11 @@ pub(super) fn stream(client: &Client, paths: &[PathBuf]) -> Outcome {
     let mut buffer = vec![0; PIECE];
     each(paths, |path| {
         let remote = client.open(path, OpenOptions::READ)?;
+        if remote.stat()?.kind == FileKind::Directory {
+            let text =
+                format!("cannot read {}: it is a directory: list it with \"forebay ls\"", path.display());
+            return Err(Failure::Failed(text));
+        }
         let mut offset = 0;
         loop {
             let count = remote.pread(offset, &mut buffer)?;

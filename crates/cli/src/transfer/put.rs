@@ -78,7 +78,9 @@ impl<'a> Walk<'a> {
         let failed = |error: io::Error| Failure::local("list", source, &error);
         match self.client.mkdir(target, self.mode(meta)) {
             Err(error) if error.kind() == ErrorKind::Exists && is_directory(self.client, target)? => {}
-            made => drop(self.tally.heard(made)?),
+            made => {
+                self.tally.heard(made)?;
+            }
         }
         self.tally.directory();
         for entry in fs::read_dir(source).map_err(failed)? {
@@ -97,7 +99,9 @@ impl<'a> Walk<'a> {
                 self.tally.heard(self.client.unlink(target))?;
                 self.tally.heard(self.client.symlink(says, target))?;
             }
-            made => drop(self.tally.heard(made)?),
+            made => {
+                self.tally.heard(made)?;
+            }
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! What commands show: each view is text for people (`Display`) and JSON for machines (`Serialize`).
 
 mod bytes;
+mod demo;
 mod entry;
 mod people;
 mod service;
@@ -10,6 +11,7 @@ mod table;
 mod transfer;
 
 pub(crate) use bytes::lossy;
+pub(crate) use demo::{Crash, DemoReport, JobReport};
 pub(crate) use entry::{Entries, Entry, Facts, Sum, Sums};
 pub(crate) use people::People;
 pub(crate) use service::{Status, Usage};

@@ -43,6 +43,11 @@ impl Started {
         }
     }
 
+    /// What recovery found.
+    pub(crate) fn recovery(&self) -> RecoverySummary {
+        self.recovery
+    }
+
     pub(crate) fn with_log(self, log: PathBuf) -> Started {
         Started { log: Some(log), ..self }
     }
