@@ -5,6 +5,7 @@
 //! control                 down, status, df
 //! transfer                put, get, cat
 //! names, edit             ls, stat, du; rm, mv, mkdir, ln
+//! exec, library           unmodified programs, with the library that travels in this binary
 //! store                   stores on disk, without a server
 //! plan                    how large the buffer must be
 //! demo                    everything at once, with a crash in the middle
@@ -26,8 +27,10 @@ mod control;
 mod demo;
 mod detach;
 mod edit;
+mod exec;
 mod failure;
 mod human;
+mod library;
 mod names;
 mod output;
 mod places;
@@ -83,6 +86,8 @@ enum Command {
     Df(control::Df),
     /// Show how much directories hold
     Du(names::Du),
+    /// Run a program that finds Forebay's files under /fb
+    Exec(exec::Exec),
     /// Look at a store, give up its lost bytes, remove it
     #[command(subcommand)]
     Store(store::Store),
@@ -112,6 +117,7 @@ fn run(command: Command) -> Outcome {
         Command::Ln(ln) => ln.run(),
         Command::Df(df) => df.run(),
         Command::Du(du) => du.run(),
+        Command::Exec(exec) => exec.run(),
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
         Command::Demo(demo) => demo.run(),

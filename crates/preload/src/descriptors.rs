@@ -5,7 +5,7 @@ use crate::kernel::ask;
 use crate::place::ours;
 use crate::quiet::is_internal;
 use crate::table::{self, Held};
-use crate::{hook, life, locks, mem, opening, stdio};
+use crate::{backing, hook, life, locks, mem, opening, stdio};
 use libc::{c_int, c_uint, c_ulong, c_void};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering;
@@ -195,7 +195,34 @@ fn close_any(fd: c_int) -> Outcome<c_int> {
     close_fd(fd)
 }
 
+/// A message may bring descriptors, and they may be ours.
+fn receive(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> Outcome<isize> {
+    if is_internal() || mem::take(message).map_or(true, |message| message.msg_control.is_null()) {
+        return Err(Stop::Foreign);
+    }
+    // SAFETY: the application's own arguments, the way it wanted them.
+    let count = unsafe { ask(libc::SYS_recvmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]) }?;
+    life::ready();
+    if life::is_borrowed() {
+        return Ok(count);
+    }
+    // SAFETY: the kernel has just filled the message and its control buffer.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(part) = header.as_ref() {
+            if part.cmsg_level == libc::SOL_SOCKET && part.cmsg_type == libc::SCM_RIGHTS {
+                let bytes = part.cmsg_len - (libc::CMSG_LEN(0) as usize);
+                let list = libc::CMSG_DATA(part).cast::<c_int>();
+                (0..bytes / size_of::<c_int>()).for_each(|at| backing::adopt(list.add(at).read_unaligned()));
+            }
+            header = libc::CMSG_NXTHDR(message, part);
+        }
+    }
+    Ok(count)
+}
+
 hook::hooks! {
+    fn [recvmsg](fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize => receive(fd, message, flags);
     fn [close, __close](fd: c_int) -> c_int => close_any(fd);
     fn [dup](fd: c_int) -> c_int => duplicate(fd, libc::F_DUPFD, 0);
     fn [dup2, __dup2](old: c_int, new: c_int) -> c_int => duplicate_to_same(old, new);

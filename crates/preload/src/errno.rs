@@ -53,7 +53,21 @@ impl From<ErrorKind> for Errno {
 
 impl From<Error> for Errno {
     fn from(error: Error) -> Errno {
-        crate::log::note(|| error.to_string());
+        // What a local file system would say too needs no words.
+        let own = matches!(
+            error.kind(),
+            ErrorKind::Stale
+                | ErrorKind::Io
+                | ErrorKind::Busy
+                | ErrorKind::Unreachable
+                | ErrorKind::Protocol
+                | ErrorKind::Unauthenticated
+                | ErrorKind::BadStore
+                | ErrorKind::Unsupported
+        );
+        if own {
+            crate::log::note(|| error.to_string());
+        }
         error.kind().into()
     }
 }

@@ -171,14 +171,15 @@ fn establish(open: &Held, wish: &Wish) -> Outcome<*mut c_void> {
         // SAFETY: the mapping made above.
         let _ = unsafe { ask(libc::SYS_munmap, [start, wish.len, 0, 0, 0, 0]) };
     };
-    fill(open, wish.offset, start, wish.len).inspect_err(|_| undo())?;
+    // The last page shows what the file has there, also behind the length that was asked for.
+    let len = wish.len.next_multiple_of(PAGE);
+    fill(open, wish.offset, start, len).inspect_err(|_| undo())?;
     if wish.protection != libc::PROT_READ | libc::PROT_WRITE {
         let args = [start, wish.len, wish.protection as usize, 0, 0, 0];
         // SAFETY: as above.
         unsafe { ask(libc::SYS_mprotect, args) }.inspect_err(|_| undo())?;
     }
     if shared && writes {
-        let len = wish.len.next_multiple_of(PAGE);
         let mut mapping = Mapping { start, len, offset: wish.offset, open: open.clone(), known: None };
         mapping.known = Some(mapping.bytes().to_vec());
         SHARED.with(|all| all.push(mapping));

@@ -41,10 +41,6 @@ impl Held {
         });
         counted.is_ok().then_some(Held(cell))
     }
-
-    pub(crate) fn is(&self, other: &Held) -> bool {
-        std::ptr::eq(self.0, other.0)
-    }
 }
 
 impl std::ops::Deref for Held {
