@@ -82,6 +82,11 @@ pub(crate) fn way<'p>(prefix: &[u8], path: &'p [u8]) -> Way<'p> {
     }
 }
 
+/// The first name of a relative path.
+pub(crate) fn first(path: &[u8]) -> Option<&[u8]> {
+    parts(path).next()
+}
+
 /// A path from a directory.
 pub(crate) fn join(dir: &[u8], path: &[u8]) -> Vec<u8> {
     [dir, b"/", path].concat()

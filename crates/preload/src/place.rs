@@ -62,8 +62,10 @@ pub(crate) fn locate(dirfd: c_int, start: *const c_char) -> Outcome<Place> {
             }
             (Some(open.id()), open.path().to_vec())
         }
-        _ if dirfd == libc::AT_FDCWD => (None, cwd::inside().ok_or(Stop::Foreign)?),
-        _ => return Err(Stop::Foreign),
+        _ => match cwd::inside().filter(|_| dirfd == libc::AT_FDCWD) {
+            Some(here) => (None, here),
+            None => return from_above(dirfd, text),
+        },
     };
     if text.is_empty() {
         return fail(libc::ENOENT);
@@ -74,6 +76,28 @@ pub(crate) fn locate(dirfd: c_int, start: *const c_char) -> Outcome<Place> {
     match dir {
         Some(dir) => Ok(Place { dir, rest: text.to_vec(), full }),
         None => Ok(Place { dir: FileId::ROOT, rest: rest.to_vec(), full }),
+    }
+}
+
+/// A path from the directory that the prefix seems to be in, such as `fb/x` from the root.
+fn from_above(dirfd: c_int, text: &[u8]) -> Outcome<Place> {
+    let prefix = &life::config().prefix;
+    let (above, name, _) = path::split(prefix).ok_or(Stop::Foreign)?;
+    if path::first(text) != Some(name) {
+        return Err(Stop::Foreign);
+    }
+    // SAFETY: borrowed for one question; a descriptor that is closed meanwhile answers with an error.
+    let dir = unsafe { rustix::fd::BorrowedFd::borrow_raw(dirfd) };
+    let found = if dirfd == libc::AT_FDCWD { rustix::fs::stat(c".") } else { rustix::fs::fstat(dir) };
+    match (found, rustix::fs::stat(above)) {
+        (Ok(found), Ok(above)) if (found.st_dev, found.st_ino) == (above.st_dev, above.st_ino) => {}
+        _ => return Err(Stop::Foreign),
+    }
+    fits(text)?;
+    let full = path::join(above.strip_suffix(b"/").unwrap_or(above), text);
+    match path::way(prefix, &full) {
+        path::Way::Inside(rest) => Ok(Place { dir: FileId::ROOT, rest: rest.to_vec(), full }),
+        _ => Err(outside(path::normal(&full))),
     }
 }
 
