@@ -107,7 +107,7 @@ fn copy(from: &Side, to: &Side, len: usize) -> Outcome<ssize_t> {
     Ok(done as ssize_t)
 }
 
-fn sides(from: Side, to: Side, len: usize) -> Outcome<ssize_t> {
+fn sides(from: &Side, to: &Side, len: usize) -> Outcome<ssize_t> {
     life::ready();
     if from.open.is_none() && to.open.is_none() {
         return Err(Stop::Foreign);
@@ -115,7 +115,7 @@ fn sides(from: Side, to: Side, len: usize) -> Outcome<ssize_t> {
     if to.open.as_ref().is_some_and(|open| open.access as c_int & libc::O_ACCMODE == libc::O_RDONLY) {
         return fail(libc::EBADF);
     }
-    copy(&from, &to, len)
+    copy(from, to, len)
 }
 
 pub(crate) fn range(
@@ -136,16 +136,16 @@ pub(crate) fn range(
     if to.open.as_ref().is_some_and(|open| open.flags.load(Ordering::Relaxed) & libc::O_APPEND as u32 != 0) {
         return fail(libc::EBADF);
     }
-    sides(from, to, len)
+    sides(&from, &to, len)
 }
 
 hook::hooks! {
     fn [sendfile, sendfile64](to: c_int, from: c_int, at: *mut off_t, len: size_t) -> ssize_t =>
-        sides(Side::new(from, at), Side::new(to, std::ptr::null_mut()), len);
+        sides(&Side::new(from, at), &Side::new(to, std::ptr::null_mut()), len);
     fn [copy_file_range](from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, _flags: c_uint)
         -> ssize_t => range(from, from_at, to, to_at, len);
     fn [splice](from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, _flags: c_uint)
-        -> ssize_t => sides(Side::new(from, from_at), Side::new(to, to_at), len);
+        -> ssize_t => sides(&Side::new(from, from_at), &Side::new(to, to_at), len);
     fn [vmsplice](fd: c_int, _list: *const libc::iovec, _count: size_t, _flags: c_uint) -> ssize_t =>
         { ours(fd)?; fail(libc::EBADF) };
     fn [tee](from: c_int, to: c_int, _len: size_t, _flags: c_uint) -> ssize_t =>

@@ -65,13 +65,13 @@ fn park(here: &[u8]) -> Outcome<()> {
     Ok(rustix::process::chdir(&dir[..])?)
 }
 
-fn enter(place: &Place, follow_up: Vec<u8>) -> Outcome<c_int> {
+fn enter(place: &Place, full: &[u8]) -> Outcome<c_int> {
     let attr = place.find(true)?;
     if attr.kind != FileKind::Directory {
         return fail(libc::ENOTDIR);
     }
     crate::names::may_search(attr.id)?;
-    let here = path::normal(&follow_up);
+    let here = path::normal(full);
     park(&here)?;
     // Whoever borrows its parent's memory moves alone.
     if !life::is_borrowed() {
@@ -92,7 +92,7 @@ pub(crate) fn change(start: *const c_char) -> Outcome<c_int> {
     let place = locate(libc::AT_FDCWD, start);
     let place = place.inspect_err(|_| forget())?;
     let full = crate::canonical::text(&place)?;
-    enter(&place, full).inspect_err(|_| forget())
+    enter(&place, &full).inspect_err(|_| forget())
 }
 
 pub(crate) fn change_to(fd: c_int) -> Outcome<c_int> {
@@ -102,7 +102,7 @@ pub(crate) fn change_to(fd: c_int) -> Outcome<c_int> {
     }
     let full = open.path().to_vec();
     let place = Place { dir: open.id(), rest: b".".to_vec(), full: full.clone() };
-    enter(&place, full)
+    enter(&place, &full)
 }
 
 /// Where we are, in the caller's buffer or in a new one.

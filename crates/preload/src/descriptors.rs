@@ -186,6 +186,21 @@ fn own(number: i64, args: [usize; 3]) -> Outcome<c_int> {
     lift(plain(number, args)?)
 }
 
+/// The same for two at once.
+fn own_pair(domain: c_int, kind: c_int, protocol: c_int, into: *mut c_int) -> Outcome<c_int> {
+    if !is_internal() {
+        return Err(Stop::Foreign);
+    }
+    let args = [domain as usize, kind as usize, protocol as usize, into as usize, 0, 0];
+    // SAFETY: the caller is ours, and has room for two.
+    let [one, two] = unsafe {
+        ask(libc::SYS_socketpair, args)?;
+        into.cast::<[c_int; 2]>().read()
+    };
+    mem::give(into.cast(), [lift(one)?, lift(two)?])?;
+    Ok(0)
+}
+
 /// Whoever closes one of ours by way of the C library is us, on a thread of ours.
 fn close_any(fd: c_int) -> Outcome<c_int> {
     if is_internal() && table::is_hidden(fd) {
@@ -234,6 +249,8 @@ hook::hooks! {
     fn [closefrom](first: c_int) -> () => close_some(first.max(0) as c_uint, c_uint::MAX, 0).map(|_| ());
     fn [socket](domain: c_int, kind: c_int, protocol: c_int) -> c_int =>
         own(libc::SYS_socket, [domain as usize, kind as usize, protocol as usize]);
+    fn [socketpair](domain: c_int, kind: c_int, protocol: c_int, into: *mut c_int) -> c_int =>
+        own_pair(domain, kind, protocol, into);
     fn [epoll_create1](flags: c_int) -> c_int => own(libc::SYS_epoll_create1, [flags as usize, 0, 0]);
     fn [eventfd](start: c_uint, flags: c_int) -> c_int => own(libc::SYS_eventfd2, [start as usize, flags as usize, 0]);
 }

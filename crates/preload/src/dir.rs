@@ -267,9 +267,9 @@ fn scan(dir: *mut DIR, list: *mut *mut *mut dirent64, filter: Filter, order: Ord
         found.push(crate::canonical::allocated(bytes, 0)?.cast());
     }
     if let Some(order) = order {
-        // SAFETY: the application's order wants places of entries, which these are.
         found.sort_by(|a, b| {
             let (mut a, mut b) = (a.cast_const(), b.cast_const());
+            // SAFETY: the application's order wants places of entries, which these are.
             unsafe { order(&raw mut a, &raw mut b) }.cmp(&0)
         });
     }

@@ -56,6 +56,10 @@ fn engine() -> std::result::Result<&'static Engine, Errno> {
     if let Some(engine) = started() {
         return Ok(engine);
     }
+    if life::is_borrowed() {
+        // Threads made here would end with this process, and the parent would wait for them.
+        return Err(Errno(libc::EAGAIN));
+    }
     START.with(|()| match started() {
         Some(engine) => Ok(engine),
         None => {

@@ -33,6 +33,11 @@ pub(crate) fn close(file: Arc<File>) {
 /// The process ends in order: what is buffered is written, what is open is closed.
 pub(crate) fn farewell() {
     stdio::flush();
+    let_go();
+}
+
+/// Writes back what was changed in memory, and closes everything.
+pub(crate) fn let_go() {
     map::write_back_all();
     if engine::started().is_none() {
         return;

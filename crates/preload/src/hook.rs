@@ -81,6 +81,8 @@ macro_rules! hooks {
     };
     (@one $name:ident ($($arg:ident: $type:ty),* $(,)?) -> $ret:ty, [$($path:ident)?], $body:expr) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
+        // The names are the C library's.
+        #[allow(non_snake_case)]
         #[cfg_attr(test, allow(dead_code))]
         unsafe extern "C" fn $name($($arg: $type),*) -> $ret {
             static REAL: $crate::hook::Real = $crate::hook::Real::new(concat!(stringify!($name), "\0"));

@@ -15,6 +15,7 @@
 //! stat, attributes, names attributes and names
 //! dir, tree, temp         listings, walks through trees, temporary names
 //! stdio, map, aio         streams, memory, asynchronous I/O
+//! program                 programs in Forebay, and the end of this one
 //! raw                     the function `syscall`
 //! mem, log                memory that may not be there; words for whoever asks
 //! ```
@@ -23,7 +24,7 @@
 //! that never touches the prefix makes no connection and starts no thread; a descriptor of ours is a descriptor of the
 //! kernel's, with its offset and flags in it, so that `dup`, `fork` and `exec` mean what they always mean.
 //!
-//! **Deliberately absent**: caches; special files; locks between machines; programs run from inside Forebay.
+//! **Deliberately absent**: caches; special files; locks between machines.
 
 mod aio;
 mod attributes;
@@ -51,6 +52,7 @@ mod opening;
 mod path;
 mod place;
 mod private;
+mod program;
 mod quiet;
 mod raw;
 mod stat;

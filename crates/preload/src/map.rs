@@ -124,7 +124,7 @@ pub(crate) fn wrote(file: FileId, offset: u64, bytes: &[u8]) {
                 known[at..at + from.len()].copy_from_slice(from);
                 // SAFETY: inside the mapping, which is writable.
                 unsafe {
-                    std::ptr::copy_nonoverlapping(from.as_ptr(), (mapping.start + at) as *mut u8, from.len())
+                    std::ptr::copy_nonoverlapping(from.as_ptr(), (mapping.start + at) as *mut u8, from.len());
                 };
             }
             Ok(())
@@ -200,7 +200,7 @@ pub(crate) fn map(
         return Err(Stop::Foreign);
     }
     let open = ours(fd)?;
-    if len == 0 || offset < 0 || offset as usize % PAGE != 0 {
+    if len == 0 || offset < 0 || !(offset as usize).is_multiple_of(PAGE) {
         return fail(libc::EINVAL);
     }
     if open.kind() != Kind::File {

@@ -3,7 +3,7 @@
 use crate::errno::{Outcome, Stop, fail};
 use crate::place::{Subject, ours, subject};
 use crate::{engine, hook, mem};
-use forebay_model::{Access, Attr, FileKind, Gid, Identity, Time, Uid, may};
+use forebay_model::{Access, Attr, FileId, FileKind, Gid, Identity, Time, Uid, may};
 use libc::{c_char, c_int, c_uint, stat as Stat, statfs as StatFs, statvfs as StatVfs, statx as Statx};
 
 /// No device has this number: `fb` as a file system of its own.
@@ -118,6 +118,15 @@ pub(crate) fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c
     };
     match may(&identity(flags & libc::AT_EACCESS != 0), &attr, wanted) {
         true => Ok(0),
+        false => fail(libc::EACCES),
+    }
+}
+
+/// The file at a place, if this process may run it.
+pub(crate) fn runnable(place: &crate::place::Place) -> Outcome<FileId> {
+    let attr = place.find(true)?;
+    match attr.kind == FileKind::File && may(&identity(true), &attr, Access::EXECUTE) {
+        true => Ok(attr.id),
         false => fail(libc::EACCES),
     }
 }

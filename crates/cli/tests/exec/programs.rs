@@ -1,6 +1,6 @@
 //! Programs in C, beside these tests.
 
-use crate::world::{World, succeed};
+use crate::world::{World, has, succeed};
 use std::process::Command;
 
 #[test]
@@ -28,6 +28,21 @@ fn a_table_of_operations_gives_what_tmpfs_gives() {
         assert_eq!(found, expected, "line {}", number + 1);
     }
     assert_eq!(found.lines().count(), expected.lines().count());
+}
+
+#[test]
+fn streams_of_cpp() {
+    if !has("c++") {
+        return;
+    }
+    let world = World::new();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/programs/streams.cc");
+    let mut compiler = Command::new("c++");
+    compiler.args(["-o"]).arg(world.path("streams")).arg(source);
+    succeed(compiler);
+    world.same(
+        "echo one two > $D/in; ../streams $D/file < $D/in > $D/out 2> $D/err; cat $D/out $D/err $D/file",
+    );
 }
 
 #[test]
