@@ -12,7 +12,7 @@ use forebay_model::{Job, JobId, Result};
 use std::collections::HashMap;
 
 /// The published baseline GIFT, brought to one server: what a job may do in an interval is fixed at its start, from
-/// the requests that wait then and those of the interval before.
+/// the requests that wait then (a job that has some wants all it can get) and those of the interval before.
 ///
 /// Its steps are those of the paper: a fair part for every job with demand (on one server all requests of a job
 /// progress alike, so "basic synchronous progress" is the fair part capped by demand); then the linear program
@@ -163,8 +163,9 @@ impl Gift {
             if queued > 0.0 && !idle {
                 account.coupons = (account.coupons + (account.fair - account.used).max(0.0)).min(capacity);
             }
-            let arrived = if idle { 0.0 } else { account.arrived };
-            asks.push(Ask { fair: part, demand: queued + arrived, coupons: account.coupons });
+            // Who has requests waiting might do anything with more; who has none will do what it did.
+            let demand = if queued > 0.0 { capacity } else if idle { 0.0 } else { account.arrived };
+            asks.push(Ask { fair: part, demand, coupons: account.coupons });
         }
         let active: f64 = asks.iter().filter(|ask| ask.demand > 0.0).map(|ask| ask.fair).sum();
         for ask in &mut asks {

@@ -103,7 +103,8 @@ pub struct World {
     of: HashMap<Ticket, usize>,
     /// What was done for each load, and when.
     pub done: Vec<Vec<(Tick, u64)>>,
-    /// Per load: what was served of others since its oldest request came first in its queue, and the most ever.
+    served: u64,
+    /// Per load: what had been served when its oldest request came first in its queue, and the most that was since.
     passed: Vec<(u64, u64)>,
     sent: Vec<usize>,
 }
@@ -122,6 +123,7 @@ impl World {
             tickets: 0,
             of: HashMap::new(),
             done: vec![Vec::new(); loads.len()],
+            served: 0,
             passed: vec![(0, 0); loads.len()],
             sent: vec![0; loads.len()],
         };
@@ -147,7 +149,7 @@ impl World {
         let ticket = Ticket(self.tickets);
         self.of.insert(ticket, i);
         if self.sent[i] == 0 {
-            self.passed[i].0 = 0;
+            self.passed[i].0 = self.served;
         }
         self.sent[i] += 1;
         let load = &self.loads[i];
@@ -189,15 +191,10 @@ impl World {
                     let i = self.of.remove(&ticket).expect("a ticket that waits");
                     let cost = self.loads[i].size.0;
                     self.running += 1;
+                    self.passed[i].1 = self.passed_over(i);
+                    self.served += cost;
+                    self.passed[i].0 = self.served;
                     self.sent[i] -= 1;
-                    for (j, passed) in self.passed.iter_mut().enumerate() {
-                        if j == i {
-                            passed.0 = 0;
-                        } else if self.sent[j] > 0 {
-                            passed.0 += cost;
-                            passed.1 = passed.1.max(passed.0);
-                        }
-                    }
                     let takes = (cost as f64 * self.turns as f64 / self.rate as f64 * 1e9) as u64;
                     self.at(self.now.after(Tick(takes.max(1))), Event::Done(i, cost));
                 }
@@ -249,10 +246,22 @@ impl World {
 
     /// The most that was served of others while a request of this load was first of its job.
     pub fn passed_over(&self, i: usize) -> u64 {
-        self.passed[i].1
+        let (since, most) = self.passed[i];
+        if self.sent[i] > 0 { most.max(self.served - since) } else { most }
     }
 
     pub fn id(&self, i: usize) -> JobId {
         self.loads[i].job.id()
+    }
+
+    /// The jobs that are there now.
+    pub fn jobs(&self) -> Vec<Job> {
+        let here = |load: &&Load| load.from <= self.now && self.now < load.to;
+        self.loads.iter().filter(here).map(|load| load.job.clone()).collect()
+    }
+
+    /// What was done for a job in a span of time.
+    pub fn work_of(&self, job: JobId, from: Tick, to: Tick) -> u64 {
+        (0..self.loads.len()).filter(|&i| self.id(i) == job).map(|i| self.work(i, from, to)).sum()
     }
 }
