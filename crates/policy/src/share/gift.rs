@@ -164,7 +164,13 @@ impl Gift {
                 account.coupons = (account.coupons + (account.fair - account.used).max(0.0)).min(capacity);
             }
             // Who has requests waiting might do anything with more; who has none will do what it did.
-            let demand = if queued > 0.0 { capacity } else if idle { 0.0 } else { account.arrived };
+            let demand = if queued > 0.0 {
+                capacity
+            } else if idle {
+                0.0
+            } else {
+                account.arrived
+            };
             asks.push(Ask { fair: part, demand, coupons: account.coupons });
         }
         let active: f64 = asks.iter().filter(|ask| ask.demand > 0.0).map(|ask| ask.fair).sum();
