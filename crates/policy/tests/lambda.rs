@@ -119,7 +119,12 @@ fn a_job_on_both_servers_leaves_one_to_a_job_that_has_only_that() {
     let loads = vec![vec![load("1 a g 1 1"), load("2 b g 1 1")], vec![load("1 a g 1 1")]];
     let mut cluster = Cluster::new(Discipline::Stride, "job-fair", Tick::ms(100), &loads);
     cluster.run(Tick::ms(10_000));
-    check(&cluster.parts(&[1, 2], Tick::ms(200), Tick::ms(10_000)), &[0.5, 0.5], 0.01, "one server's worth each");
+    check(
+        &cluster.parts(&[1, 2], Tick::ms(200), Tick::ms(10_000)),
+        &[0.5, 0.5],
+        0.01,
+        "one server's worth each",
+    );
 }
 
 #[test]
@@ -155,12 +160,14 @@ fn random_tables_never_upset_a_server() {
         let jobs = (0..count)
             .map(|_| {
                 let nodes = [0, 1, 7, 1 << 20, u32::MAX][(dice.below(40) as usize).min(4)];
-                let mut job = common::job(&format!("{} u{} g{} 1 1", dice.below(500), dice.below(4), dice.below(3)));
+                let mut job =
+                    common::job(&format!("{} u{} g{} 1 1", dice.below(500), dice.below(4), dice.below(3)));
                 job.nodes = if nodes == u32::MAX && dice.below(20) > 0 { 3 } else { nodes };
                 job
             })
             .collect();
-        let capacity = [1.0, 2.5, 0.0, -3.0, f64::NAN, f64::INFINITY, 1e300][(dice.below(60) as usize).min(6)];
+        let capacity =
+            [1.0, 2.5, 0.0, -3.0, f64::NAN, f64::INFINITY, 1e300][(dice.below(60) as usize).min(6)];
         let capacity = if capacity == 1e300 && dice.below(10) > 0 { 1.0 } else { capacity };
         let table =
             Table { server: ServerId(dice.below(5) as u16), version: dice.below(round + 2), capacity, jobs };

@@ -46,7 +46,13 @@ fn long_run_shares_follow_the_policy() {
         }
     }
     let tree = [
-        "1 u1 g1 1 1", "2 u1 g1 2 1", "3 u2 g2 2 1", "4 u2 g2 3 1", "5 u2 g2 2 1", "6 u3 g2 1 1", "7 u3 g2 3 1",
+        "1 u1 g1 1 1",
+        "2 u1 g1 2 1",
+        "3 u2 g2 2 1",
+        "4 u2 g2 3 1",
+        "5 u2 g2 2 1",
+        "6 u3 g2 1 1",
+        "7 u3 g2 3 1",
         "8 u4 g2 5 1",
     ];
     for discipline in [Discipline::Stride, Discipline::Gift, Discipline::Tbf] {
@@ -120,7 +126,8 @@ fn a_join_and_a_leave_take_effect_at_once_and_nothing_is_wasted() {
         let room = if discipline == Discipline::Tokens { 0.03 } else { 0.005 };
         assert!((part - 0.2).abs() < room, "{discipline}: {part:.4}");
         for (from, to) in [(1_000, 5_000), (5_000 + wait, 10_000), (10_000 + wait, 15_000)] {
-            let work = world.work(0, Tick::ms(from), Tick::ms(to)) + world.work(1, Tick::ms(from), Tick::ms(to));
+            let work =
+                world.work(0, Tick::ms(from), Tick::ms(to)) + world.work(1, Tick::ms(from), Tick::ms(to));
             let all = RATE as f64 * (to - from) as f64 / 1e3;
             assert!(work as f64 > 0.99 * all, "{discipline}: {:.4} of the device", work as f64 / all);
         }
@@ -155,8 +162,12 @@ fn a_policy_can_be_changed_while_requests_wait() {
         world.run(Tick::ms(20_000));
         world.scheduler.set_policy(&policy("size-fair"));
         world.run(Tick::ms(60_000));
-        let (before, after) = (world.parts(Tick(0), Tick::ms(20_000))[1], world.parts(Tick::ms(30_000), Tick::ms(60_000))[1]);
-        assert!((before - 0.5).abs() < 0.02 && (after - 0.2).abs() < 0.01, "{discipline}: {before:.4} {after:.4}");
+        let (before, after) =
+            (world.parts(Tick(0), Tick::ms(20_000))[1], world.parts(Tick::ms(30_000), Tick::ms(60_000))[1]);
+        assert!(
+            (before - 0.5).abs() < 0.02 && (after - 0.2).abs() < 0.01,
+            "{discipline}: {before:.4} {after:.4}"
+        );
     }
 }
 
@@ -172,8 +183,14 @@ fn agreed_shares_replace_the_policys_and_go_again() {
         world.run(Tick::ms(30_000));
         world.scheduler.assign(&[]);
         world.run(Tick::ms(90_000));
-        let (agreed, own) = (world.parts(Tick::ms(10_000), Tick::ms(30_000))[1], world.parts(Tick::ms(50_000), Tick::ms(90_000))[1]);
-        assert!((agreed - 0.7).abs() < 0.02 && (own - 0.2).abs() < 0.01, "{discipline}: {agreed:.4} {own:.4}");
+        let (agreed, own) = (
+            world.parts(Tick::ms(10_000), Tick::ms(30_000))[1],
+            world.parts(Tick::ms(50_000), Tick::ms(90_000))[1],
+        );
+        assert!(
+            (agreed - 0.7).abs() < 0.02 && (own - 0.2).abs() < 0.01,
+            "{discipline}: {agreed:.4} {own:.4}"
+        );
     }
 }
 
@@ -196,7 +213,10 @@ fn random_jobs_under_random_policies_get_their_shares_in_virtual_time() {
         for (part, wanted) in parts.iter().zip(&wanted) {
             // One request of the largest kind is what can be missing at the end.
             let room = 0.005 * wanted + 4.0 * MIB as f64 / (RATE as f64 * 30.0);
-            assert!((part - wanted).abs() < room, "seed {seed} round {round} {policy}: {parts:?} for {wanted:?}");
+            assert!(
+                (part - wanted).abs() < room,
+                "seed {seed} round {round} {policy}: {parts:?} for {wanted:?}"
+            );
         }
     }
 }
@@ -220,7 +240,8 @@ fn no_request_is_passed_over_for_longer_than_the_bound() {
         let wanted = shares(&policy("size-fair"), &jobs);
         let largest = loads.iter().map(|load| load.size.0).max().expect("a load") as f64;
         for discipline in [Discipline::Stride, Discipline::Tokens, Discipline::Gift, Discipline::Tbf] {
-            let mut world = World::new(discipline.scheduler(&policy("size-fair"), seed, Rate(RATE)), RATE, &loads);
+            let mut world =
+                World::new(discipline.scheduler(&policy("size-fair"), seed, Rate(RATE)), RATE, &loads);
             world.run(Tick::ms(20_000));
             for (i, share) in wanted.iter().enumerate() {
                 let n = count as f64;
@@ -235,7 +256,10 @@ fn no_request_is_passed_over_for_longer_than_the_bound() {
                     _ => largest / share + n * largest + RATE as f64,
                 };
                 let passed = world.passed_over(i) as f64;
-                assert!(passed <= bound, "seed {seed} round {round} {discipline}: job {i}, {passed} beyond {bound}");
+                assert!(
+                    passed <= bound,
+                    "seed {seed} round {round} {discipline}: job {i}, {passed} beyond {bound}"
+                );
             }
         }
     }
@@ -244,8 +268,9 @@ fn no_request_is_passed_over_for_longer_than_the_bound() {
 #[test]
 fn ten_thousand_jobs_at_once_are_all_served() {
     for discipline in [Discipline::Stride, Discipline::Tokens, Discipline::Gift, Discipline::Tbf] {
-        let loads: Vec<Load> =
-            (0..10_000).map(|i| Load::new(&format!("{i} u{} g{} 1 1", i % 500, i % 20), MIB / 4).depth(2)).collect();
+        let loads: Vec<Load> = (0..10_000)
+            .map(|i| Load::new(&format!("{i} u{} g{} 1 1", i % 500, i % 20), MIB / 4).depth(2))
+            .collect();
         let rate = 40 * RATE;
         let policy = policy("group-user-job-fair");
         let mut world = World::new(discipline.scheduler(&policy, 5, Rate(rate)), rate, &loads);

@@ -210,6 +210,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_policy::share::{Rate, Tbf};
     use forebay_policy::{Fifo, OPERATION};
 
     fn turns(limit: usize, waiting: usize) -> Arc<Turns> {
@@ -245,5 +246,20 @@ mod tests {
         assert_eq!(pace.step(tokio::time::sleep(Duration::from_secs(1))).await, Some(()));
         assert_eq!(turns.lock().running, 0);
         assert_eq!(pace.step(std::future::pending::<()>()).await, None, "the deadline ends it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_that_may_not_begin_yet_is_given_when_it_may() {
+        // A device of 1 MiB/s: the bucket of two jobs' worth is empty after the first request.
+        let policy = "job-fair".parse().unwrap();
+        let turns = Turns::new(Box::new(Tbf::new(&policy, Rate(1 << 20))), 4, 8);
+        let start = Instant::now();
+        let mut entries: Vec<_> = (0..3).map(|_| turns.enter(JobId(1), Cost(1 << 20)).unwrap()).collect();
+        for secs in 1..=3 {
+            let turn = entries.remove(0).turn().await.unwrap();
+            assert_eq!(start.elapsed().as_millis().div_ceil(1_000), secs, "a request a second");
+            drop(turn);
+        }
+        assert_eq!((turns.waiting(), turns.lock().running), (0, 0));
     }
 }
