@@ -16,6 +16,8 @@ pub(super) const STRANGERS: usize = 0;
 #[derive(Debug)]
 pub(super) struct Book {
     slots: Vec<Slot>,
+    /// By slot, apart from what every request touches; `None` while a slot is free.
+    jobs: Vec<Option<Job>>,
     index: HashMap<JobId, usize>,
     free: Vec<usize>,
     waiting: usize,
@@ -23,18 +25,15 @@ pub(super) struct Book {
 
 #[derive(Debug)]
 struct Slot {
-    /// `None` while the slot is free.
-    job: Option<Job>,
     id: JobId,
     queue: VecDeque<Request>,
-    queued: u64,
-    running: u64,
+    running: u32,
     leaving: bool,
 }
 
 impl Slot {
-    fn of(job: Option<Job>, id: JobId) -> Slot {
-        Slot { job, id, queue: VecDeque::new(), queued: 0, running: 0, leaving: false }
+    fn of(id: JobId) -> Slot {
+        Slot { id, queue: VecDeque::new(), running: 0, leaving: false }
     }
 }
 
@@ -53,19 +52,18 @@ impl Book {
     pub(super) fn new() -> Book {
         let one = |text: &str| text.to_owned();
         let stranger = Job { label: one("?"), user: one("?"), group: one("?"), nodes: 1, priority: 1 };
-        let slots = vec![Slot::of(Some(stranger), JobId(u64::MAX))];
-        Book { slots, index: HashMap::new(), free: Vec::new(), waiting: 0 }
+        let slots = vec![Slot::of(JobId(u64::MAX))];
+        Book { slots, jobs: vec![Some(stranger)], index: HashMap::new(), free: Vec::new(), waiting: 0 }
     }
 
     pub(super) fn join(&mut self, job: &Job) -> Result<Joined> {
         let id = job.id();
         if let Some(&slot) = self.index.get(&id) {
-            let known = &mut self.slots[slot];
-            known.leaving = false;
-            if known.job.as_ref() == Some(job) {
+            self.slots[slot].leaving = false;
+            if self.jobs[slot].as_ref() == Some(job) {
                 return Ok(Joined::Same);
             }
-            known.job = Some(job.clone());
+            self.jobs[slot] = Some(job.clone());
             return Ok(Joined::Changed(slot));
         }
         if self.index.len() >= MAX_JOBS {
@@ -74,10 +72,12 @@ impl Book {
             return Err(Error::new(ErrorKind::Busy, text));
         }
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::of(None, id));
+            self.slots.push(Slot::of(id));
+            self.jobs.push(None);
             self.slots.len() - 1
         });
-        self.slots[slot] = Slot::of(Some(job.clone()), id);
+        self.slots[slot] = Slot::of(id);
+        self.jobs[slot] = Some(job.clone());
         self.index.insert(id, slot);
         Ok(Joined::New(slot))
     }
@@ -95,8 +95,8 @@ impl Book {
         if !gone.leaving || !gone.queue.is_empty() || gone.running > 0 {
             return None;
         }
-        gone.job = None;
         self.index.remove(&gone.id);
+        self.jobs[slot] = None;
         self.free.push(slot);
         Some(slot)
     }
@@ -106,7 +106,6 @@ impl Book {
         let slot = self.slot(job);
         let entry = &mut self.slots[slot];
         entry.queue.push_back(Request { job, cost, ticket });
-        entry.queued = entry.queued.saturating_add(cost.0);
         self.waiting += 1;
         (slot, entry.queue.len() == 1)
     }
@@ -116,7 +115,6 @@ impl Book {
         let entry = &mut self.slots[slot];
         let Request { ticket, cost, .. } =
             entry.queue.pop_front().expect("a request waits where one is served");
-        entry.queued = entry.queued.saturating_sub(cost.0);
         entry.running += 1;
         self.waiting -= 1;
         (ticket, cost, entry.queue.is_empty())
@@ -137,7 +135,6 @@ impl Book {
         let mut all: Vec<Request> = Vec::with_capacity(self.waiting);
         for slot in &mut self.slots {
             all.extend(slot.queue.drain(..));
-            slot.queued = 0;
         }
         self.waiting = 0;
         all.sort_by_key(|request| request.ticket);
@@ -156,17 +153,12 @@ impl Book {
     }
 
     pub(super) fn job(&self, slot: usize) -> &Job {
-        self.slots[slot].job.as_ref().expect("a slot in use")
+        self.jobs[slot].as_ref().expect("a slot in use")
     }
 
     /// The cost of a job's first request, if one waits.
     pub(super) fn head(&self, slot: usize) -> Option<Cost> {
         self.slots[slot].queue.front().map(|request| request.cost)
-    }
-
-    /// The cost of all requests of a job that wait.
-    pub(super) fn queued(&self, slot: usize) -> u64 {
-        self.slots[slot].queued
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -182,7 +174,11 @@ impl Book {
     pub(super) fn members(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.slots.len()).filter(|&slot| {
             let entry = &self.slots[slot];
-            if slot == STRANGERS { !entry.queue.is_empty() || entry.running > 0 } else { entry.job.is_some() }
+            if slot == STRANGERS {
+                !entry.queue.is_empty() || entry.running > 0
+            } else {
+                self.jobs[slot].is_some()
+            }
         })
     }
 }

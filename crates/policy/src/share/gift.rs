@@ -3,13 +3,12 @@
 use super::book::{Book, Joined, STRANGERS};
 use super::cost::{Cost, Rate, Tick, Ticket};
 use super::dice::Dice;
+use super::flat::Flat;
 use super::heap::Heap;
-use super::matrix::shares;
 use super::policy::Policy;
 use super::scheduler::{Next, Request, Scheduler};
 use super::tree::Pick;
 use forebay_model::{Job, JobId, Result};
-use std::collections::HashMap;
 
 /// The published baseline GIFT, brought to one server: what a job may do in an interval is fixed at its start, from
 /// the requests that wait then (a job that has some wants all it can get) and those of the interval before.
@@ -31,8 +30,7 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub struct Gift {
     book: Book,
-    policy: Policy,
-    assigned: Vec<(JobId, f64)>,
+    flat: Flat,
     rate: Rate,
     interval: Tick,
     ends: Option<Tick>,
@@ -101,8 +99,7 @@ impl Gift {
     pub fn new(policy: &Policy, rate: Rate, interval: Tick) -> Gift {
         Gift {
             book: Book::new(),
-            policy: policy.clone(),
-            assigned: Vec::new(),
+            flat: Flat::new(policy),
             rate,
             interval: interval.max(Tick(1)),
             ends: None,
@@ -122,17 +119,17 @@ impl Gift {
         };
         self.ends = Some(start.after(self.interval));
         let capacity = self.rate.during(self.interval);
-        let slots: Vec<usize> = self.book.members().collect();
-        let asks = self.asks(&slots, capacity, idle);
-        let allotted = allot(capacity, &asks);
+        let asks = self.asks(capacity, idle);
+        let allotted = allot(capacity, &asks.iter().map(|(_, ask)| *ask).collect::<Vec<_>>());
         self.pool = capacity - allotted.iter().sum::<f64>();
-        for account in &mut self.accounts {
-            *account =
-                Account { coupons: account.coupons, budget: account.budget.min(0.0), ..Account::default() };
-        }
         (self.within, self.beyond) = (Heap::default(), Heap::default());
-        self.open(STRANGERS);
-        for ((&slot, ask), got) in slots.iter().zip(&asks).zip(&allotted) {
+        for slot in (0..self.accounts.len()).rev() {
+            let Account { coupons, budget, .. } = self.accounts[slot];
+            self.accounts[slot] = Account { coupons, budget: budget.min(0.0), ..Account::default() };
+            self.open(slot);
+        }
+        for ((slot, ask), got) in asks.iter().zip(&allotted) {
+            let slot = *slot;
             let account = &mut self.accounts[slot];
             account.coupons = (account.coupons - (got - ask.fair).max(0.0)).max(0.0);
             account.fair = ask.fair;
@@ -144,38 +141,28 @@ impl Gift {
     }
 
     /// Closes the books of the interval that ended and says what each job asks of the next.
-    fn asks(&mut self, slots: &[usize], capacity: f64, idle: bool) -> Vec<Ask> {
-        let jobs: Vec<Job> = slots.iter().map(|&slot| self.book.job(slot).clone()).collect();
-        let mut parts = shares(&self.policy, &jobs);
-        let assigned = self.book.by_slot(&self.assigned);
-        if !assigned.is_empty() {
-            let floor =
-                assigned.iter().map(|(_, share)| share).sum::<f64>() / assigned.len() as f64 / 1_000.0;
-            let by_slot: HashMap<usize, f64> = assigned.into_iter().collect();
-            for (part, slot) in parts.iter_mut().zip(slots) {
-                *part = by_slot.get(slot).copied().unwrap_or(floor * 1_000.0).max(floor);
-            }
-        }
+    fn asks(&mut self, capacity: f64, idle: bool) -> Vec<(usize, Ask)> {
         let mut asks = Vec::new();
-        for (&slot, part) in slots.iter().zip(parts) {
+        let mut active = 0.0;
+        for &(slot, fair) in self.flat.parts(&self.book) {
             let account = &mut self.accounts[slot];
-            let queued = self.book.queued(slot) as f64;
-            if queued > 0.0 && !idle {
+            let waits = self.book.head(slot).is_some();
+            if waits && !idle {
                 account.coupons = (account.coupons + (account.fair - account.used).max(0.0)).min(capacity);
             }
-            // Who has requests waiting might do anything with more; who has none will do what it did.
-            let demand = if queued > 0.0 {
-                capacity
-            } else if idle {
-                0.0
-            } else {
-                account.arrived
+            let demand = match waits {
+                // Who has requests waiting might do anything with more; who has none will do what it did.
+                true => capacity,
+                false if idle => 0.0,
+                false => account.arrived,
             };
-            asks.push(Ask { fair: part, demand, coupons: account.coupons });
+            if demand > 0.0 {
+                active += fair;
+                asks.push((slot, Ask { fair, demand, coupons: account.coupons }));
+            }
         }
-        let active: f64 = asks.iter().filter(|ask| ask.demand > 0.0).map(|ask| ask.fair).sum();
-        for ask in &mut asks {
-            ask.fair = if ask.demand > 0.0 { ask.fair / active * capacity } else { 0.0 };
+        for (_, ask) in &mut asks {
+            ask.fair *= capacity / active;
         }
         asks
     }
@@ -214,29 +201,39 @@ impl Gift {
 
 impl Scheduler for Gift {
     fn join(&mut self, job: &Job) -> Result<()> {
-        if let Joined::New(slot) = self.book.join(job)? {
-            self.accounts.resize(self.accounts.len().max(slot + 1), Account::default());
-            self.accounts[slot] = Account::default();
-            self.open(slot);
+        match self.book.join(job)? {
+            Joined::New(slot) => {
+                self.accounts.resize(self.accounts.len().max(slot + 1), Account::default());
+                self.accounts[slot] = Account::default();
+                self.open(slot);
+                self.flat.touch();
+            }
+            Joined::Changed(_) => self.flat.touch(),
+            Joined::Same => {}
         }
         Ok(())
     }
 
     fn leave(&mut self, job: JobId) {
-        self.book.leave(job);
+        if self.book.leave(job).is_some() {
+            self.flat.touch();
+        }
     }
 
     fn set_policy(&mut self, policy: &Policy) {
-        self.policy = policy.clone();
+        self.flat.set_policy(policy);
     }
 
     fn assign(&mut self, shares: &[(JobId, f64)]) {
-        self.assigned = shares.to_vec();
+        self.flat.assign(shares);
     }
 
     fn arrive(&mut self, job: JobId, cost: Cost, ticket: Ticket) {
         let (slot, first) = self.book.arrive(job, cost, ticket);
         self.accounts[slot].arrived += cost.0 as f64;
+        if first && slot == STRANGERS && !self.flat.has_strangers() {
+            self.flat.touch();
+        }
         if first && self.ends.is_some() {
             self.enlist(slot);
         }
@@ -279,7 +276,9 @@ impl Scheduler for Gift {
 
     fn done(&mut self, job: JobId, asked: Cost, actual: Cost) {
         let (slot, gone) = self.book.done(job);
-        if !gone && asked != actual {
+        if gone {
+            self.flat.touch();
+        } else if asked != actual {
             let less = asked.0 as f64 - actual.0 as f64;
             let account = &mut self.accounts[slot];
             account.used -= less;

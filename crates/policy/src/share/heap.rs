@@ -12,69 +12,82 @@ use super::tree::Pick;
 pub(super) struct Heap {
     now: f64,
     children: Vec<Child>,
-    /// Places of those awake, as a binary heap by tag, then place.
-    awake: Vec<usize>,
+    /// By place: where it stands in `awake`, or `ASLEEP`.
+    at: Vec<u32>,
+    /// A heap by tag, then place. Four to a parent: fewer levels, and siblings share a cache line.
+    awake: Vec<Entry>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Child {
     tag: f64,
     weight: f64,
-    /// Index in `awake`, or `ASLEEP`.
-    at: usize,
 }
 
-const ASLEEP: usize = usize::MAX;
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    tag: f64,
+    place: u32,
+}
+
+impl Entry {
+    fn before(self, other: Entry) -> bool {
+        self.tag < other.tag || (self.tag == other.tag && self.place < other.place)
+    }
+}
+
+const ASLEEP: u32 = u32::MAX;
+const FAN: usize = 4;
 
 impl Heap {
-    fn before(&self, one: usize, other: usize) -> bool {
-        let (a, b) = (self.children[one].tag, self.children[other].tag);
-        a < b || (a == b && one < other)
-    }
-
-    fn put(&mut self, at: usize, place: usize) {
-        self.awake[at] = place;
-        self.children[place].at = at;
+    fn put(&mut self, at: usize, entry: Entry) {
+        self.awake[at] = entry;
+        self.at[entry.place as usize] = at as u32;
     }
 
     fn up(&mut self, mut at: usize) {
-        let place = self.awake[at];
+        let entry = self.awake[at];
         while at > 0 {
-            let parent = (at - 1) / 2;
-            if !self.before(place, self.awake[parent]) {
+            let parent = (at - 1) / FAN;
+            if !entry.before(self.awake[parent]) {
                 break;
             }
             self.put(at, self.awake[parent]);
             at = parent;
         }
-        self.put(at, place);
+        self.put(at, entry);
     }
 
     fn down(&mut self, mut at: usize) {
-        let place = self.awake[at];
+        let entry = self.awake[at];
         loop {
-            let mut child = 2 * at + 1;
-            if child >= self.awake.len() {
+            let first = FAN * at + 1;
+            let end = (first + FAN).min(self.awake.len());
+            if first >= end {
                 break;
             }
-            if child + 1 < self.awake.len() && self.before(self.awake[child + 1], self.awake[child]) {
-                child += 1;
+            let mut least = first;
+            for child in first + 1..end {
+                if self.awake[child].before(self.awake[least]) {
+                    least = child;
+                }
             }
-            if !self.before(self.awake[child], place) {
+            if !self.awake[least].before(entry) {
                 break;
             }
-            self.put(at, self.awake[child]);
-            at = child;
+            self.put(at, self.awake[least]);
+            at = least;
         }
-        self.put(at, place);
+        self.put(at, entry);
     }
 
-    /// Restores the order after a child's tag has changed.
-    fn settle(&mut self, place: usize) {
-        let at = self.children[place].at;
+    /// Gives a child another tag, and restores the order.
+    fn move_to(&mut self, place: usize, tag: f64) {
+        let old = std::mem::replace(&mut self.children[place].tag, tag);
+        let at = self.at[place];
         if at != ASLEEP {
-            self.up(at);
-            self.down(self.children[place].at);
+            self.awake[at as usize].tag = tag;
+            if tag > old { self.down(at as usize) } else { self.up(at as usize) }
         }
     }
 }
@@ -82,51 +95,47 @@ impl Heap {
 impl Pick for Heap {
     fn weigh(&mut self, place: usize, weight: f64) {
         if place >= self.children.len() {
-            self.children.resize(place + 1, Child { tag: 0.0, weight: 1.0, at: ASLEEP });
+            self.children.resize(place + 1, Child { tag: 0.0, weight: 1.0 });
+            self.at.resize(place + 1, ASLEEP);
         }
-        let now = self.now;
-        let child = &mut self.children[place];
+        let Child { tag, weight: old } = self.children[place];
+        self.children[place].weight = weight;
         // What it is ahead is service it had: kept as service, whatever that is worth now.
-        child.tag = now + (child.tag - now) * (child.weight / weight);
-        child.weight = weight;
-        self.settle(place);
+        self.move_to(place, self.now + (tag - self.now) * (old / weight));
     }
 
     fn reset(&mut self, place: usize, weight: f64) {
         self.weigh(place, weight);
-        self.children[place].tag = self.now;
-        self.settle(place);
+        self.move_to(place, self.now);
     }
 
     fn wake(&mut self, place: usize) {
-        let now = self.now;
+        assert_eq!(self.at[place], ASLEEP, "a child wakes once");
         let child = &mut self.children[place];
-        assert_eq!(child.at, ASLEEP, "a child wakes once");
-        child.tag = child.tag.max(now);
-        child.at = self.awake.len();
-        self.awake.push(place);
+        child.tag = child.tag.max(self.now);
+        self.awake.push(Entry { tag: child.tag, place: place as u32 });
         self.up(self.awake.len() - 1);
     }
 
     fn sleep(&mut self, place: usize) {
-        let at = std::mem::replace(&mut self.children[place].at, ASLEEP);
+        let at = std::mem::replace(&mut self.at[place], ASLEEP) as usize;
         let last = self.awake.pop().expect("who sleeps was awake");
-        if last != place {
+        if at < self.awake.len() {
             self.put(at, last);
-            self.settle(last);
+            self.up(at);
+            self.down(self.at[last.place as usize] as usize);
         }
     }
 
     fn pick(&mut self, _dice: &mut Dice) -> usize {
-        let place = self.awake[0];
-        self.now = self.now.max(self.children[place].tag);
-        place
+        let first = self.awake[0];
+        self.now = self.now.max(first.tag);
+        first.place as usize
     }
 
     fn charge(&mut self, place: usize, cost: f64) {
-        let child = &mut self.children[place];
-        child.tag += cost / child.weight;
-        self.settle(place);
+        let Child { tag, weight } = self.children[place];
+        self.move_to(place, tag + cost / weight);
     }
 
     fn awake(&self) -> usize {

@@ -21,6 +21,7 @@ mod cost;
 mod dice;
 mod discipline;
 mod fifo;
+mod flat;
 mod gift;
 mod global;
 mod heap;

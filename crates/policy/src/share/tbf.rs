@@ -2,11 +2,11 @@
 
 use super::book::{Book, Joined, STRANGERS};
 use super::cost::{Cost, Rate, Tick, Ticket};
-use super::matrix::shares;
+use super::flat::Flat;
 use super::policy::Policy;
 use super::scheduler::{Next, Request, Scheduler};
 use forebay_model::{Job, JobId, Result};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 /// How long a bucket fills until it is full.
 const DEPTH: Tick = Tick::ms(50);
@@ -28,16 +28,13 @@ const PERIOD: Tick = Tick::ms(100);
 #[derive(Debug)]
 pub struct Tbf {
     book: Book,
-    policy: Policy,
-    assigned: Vec<(JobId, f64)>,
+    flat: Flat,
     rate: Rate,
     buckets: Vec<Bucket>,
     /// Waiting jobs by the moment their bucket holds their first request's cost.
     order: BTreeSet<(Tick, usize)>,
     /// The end of the period; nothing before the first request.
     ends: Option<Tick>,
-    /// Whether jobs or shares have changed since rates were set.
-    stale: bool,
 }
 
 #[derive(Clone, Copy, Default, Debug)]
@@ -84,51 +81,40 @@ impl Tbf {
     pub fn new(policy: &Policy, rate: Rate) -> Tbf {
         Tbf {
             book: Book::new(),
-            policy: policy.clone(),
-            assigned: Vec::new(),
+            flat: Flat::new(policy),
             rate,
             buckets: vec![Bucket::default()],
             order: BTreeSet::new(),
             ends: None,
-            stale: true,
         }
     }
 
     /// Sets every job's rate by its share, and spare rate on top.
     fn set_rates(&mut self, now: Tick, period_over: bool) {
-        let slots: Vec<usize> = self.book.members().collect();
-        let jobs: Vec<Job> = slots.iter().map(|&slot| self.book.job(slot).clone()).collect();
-        let mut parts = shares(&self.policy, &jobs);
-        let assigned: HashMap<usize, f64> = self.book.by_slot(&self.assigned).into_iter().collect();
-        if !assigned.is_empty() {
-            let average = assigned.values().sum::<f64>() / assigned.len() as f64;
-            for (part, slot) in parts.iter_mut().zip(&slots) {
-                *part = assigned.get(slot).copied().unwrap_or(average).max(average / 1_000.0);
-            }
-            let total: f64 = parts.iter().sum();
-            parts.iter_mut().for_each(|part| *part /= total);
-        }
         let (mut spare, mut wanted) = (0.0, 0.0);
-        for (&slot, part) in slots.iter().zip(&parts) {
-            let head = self.book.head(slot);
+        for &(slot, part) in self.flat.parts(&self.book) {
             let bucket = &mut self.buckets[slot];
-            bucket.fill(now, head);
             bucket.own = part * self.rate.0 as f64;
-            match head.is_some() {
-                true => wanted += part,
-                false => spare += (bucket.own - bucket.used / PERIOD.secs()).max(0.0),
+            match self.book.head(slot) {
+                Some(_) => wanted += part,
+                None => spare += (bucket.own - bucket.used / PERIOD.secs()).max(0.0),
             }
             if period_over {
                 bucket.used = 0.0;
             }
         }
-        for (&slot, part) in slots.iter().zip(&parts) {
-            let waits = self.book.head(slot).is_some();
+        let mut changed = Vec::new();
+        for &(slot, part) in self.flat.parts(&self.book) {
+            let head = self.book.head(slot);
             let bucket = &mut self.buckets[slot];
-            bucket.rate = bucket.own + if waits { spare * part / wanted } else { 0.0 };
-            self.enlist(slot);
+            let rate = bucket.own + if head.is_some() { spare * part / wanted } else { 0.0 };
+            if rate != bucket.rate {
+                bucket.fill(now, head);
+                bucket.rate = rate;
+                changed.push(slot);
+            }
         }
-        self.stale = false;
+        changed.into_iter().for_each(|slot| self.enlist(slot));
     }
 
     /// Puts a job where its first request's deadline belongs.
@@ -150,32 +136,34 @@ impl Scheduler for Tbf {
             Joined::New(slot) => {
                 self.buckets.resize(self.buckets.len().max(slot + 1), Bucket::default());
                 self.buckets[slot] = Bucket::default();
-                self.stale = true;
+                self.flat.touch();
             }
-            Joined::Changed(_) => self.stale = true,
+            Joined::Changed(_) => self.flat.touch(),
             Joined::Same => {}
         }
         Ok(())
     }
 
     fn leave(&mut self, job: JobId) {
-        self.stale |= self.book.leave(job).is_some();
+        if self.book.leave(job).is_some() {
+            self.flat.touch();
+        }
     }
 
     fn set_policy(&mut self, policy: &Policy) {
-        self.policy = policy.clone();
-        self.stale = true;
+        self.flat.set_policy(policy);
     }
 
     fn assign(&mut self, shares: &[(JobId, f64)]) {
-        self.assigned = shares.to_vec();
-        self.stale = true;
+        self.flat.assign(shares);
     }
 
     fn arrive(&mut self, job: JobId, cost: Cost, ticket: Ticket) {
         let (slot, first) = self.book.arrive(job, cost, ticket);
         if first {
-            self.stale |= slot == STRANGERS;
+            if slot == STRANGERS && !self.flat.has_strangers() {
+                self.flat.touch();
+            }
             self.buckets[slot].slept = true;
             self.enlist(slot);
         }
@@ -186,7 +174,7 @@ impl Scheduler for Tbf {
             return Next::Nobody;
         }
         let over = self.ends.is_none_or(|ends| now >= ends);
-        if over || self.stale {
+        if over || self.flat.is_stale() {
             self.set_rates(now, over);
         }
         if over {
@@ -217,8 +205,9 @@ impl Scheduler for Tbf {
 
     fn done(&mut self, job: JobId, asked: Cost, actual: Cost) {
         let (slot, gone) = self.book.done(job);
-        self.stale |= gone;
-        if !gone && asked != actual {
+        if gone {
+            self.flat.touch();
+        } else if asked != actual {
             let less = asked.0 as f64 - actual.0 as f64;
             self.buckets[slot].level += less;
             self.buckets[slot].used -= less;

@@ -29,18 +29,18 @@ pub(super) trait Pick: Default {
     fn awake(&self) -> usize;
 }
 
-const ROOT: usize = 0;
-const NONE: usize = usize::MAX;
+const ROOT: u32 = 0;
+const NONE: u32 = u32::MAX;
 
 /// The tree over the slots of a book.
 #[derive(Debug)]
 pub(super) struct Tree<P> {
     policy: Policy,
     nodes: Vec<Node<P>>,
-    free: Vec<usize>,
-    inner: HashMap<(usize, String), usize>,
-    /// Node of each slot.
-    leaves: Vec<usize>,
+    free: Vec<u32>,
+    names: HashMap<(u32, String), u32>,
+    /// By slot.
+    leaves: Vec<Link>,
     /// Shares that the servers have agreed on, by slot; `None`: the policy's own.
     assigned: Option<Assigned>,
     awake: usize,
@@ -52,29 +52,65 @@ struct Assigned {
     average: f64,
 }
 
-#[derive(Debug)]
-struct Node<P> {
-    parent: usize,
-    /// Its place among its parent's children.
-    place: usize,
-    weight: f64,
-    kind: Kind<P>,
+impl Assigned {
+    fn share(&self, slot: usize) -> f64 {
+        self.shares.get(&slot).copied().unwrap_or(self.average)
+    }
 }
 
+/// Where something hangs: below which node, at which place.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    parent: u32,
+    place: u32,
+    weight: f64,
+}
+
+const LOOSE: Link = Link { parent: NONE, place: 0, weight: 1.0 };
+
+/// A group or a user; the root.
 #[derive(Debug)]
-enum Kind<P> {
-    Leaf(usize),
-    Inner { name: String, pick: P, children: Vec<usize>, vacant: Vec<usize> },
+struct Node<P> {
+    link: Link,
+    pick: P,
+    children: Vec<Child>,
+    vacant: Vec<u32>,
+    name: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Child {
+    Nobody,
+    Slot(u32),
+    Node(u32),
+}
+
+impl<P: Pick> Node<P> {
+    fn new(name: &str, link: Link) -> Node<P> {
+        let (children, vacant) = (Vec::new(), Vec::new());
+        Node { link, pick: P::default(), children, vacant, name: name.to_owned() }
+    }
+
+    /// Takes a child in.
+    fn adopt(&mut self, me: u32, child: Child, weight: f64) -> Link {
+        let place = self.vacant.pop().unwrap_or(self.children.len() as u32);
+        if place as usize == self.children.len() {
+            self.children.push(child);
+        } else {
+            self.children[place as usize] = child;
+        }
+        self.pick.reset(place as usize, weight);
+        Link { parent: me, place, weight }
+    }
 }
 
 impl<P: Pick> Tree<P> {
     pub(super) fn new(policy: &Policy) -> Tree<P> {
-        let root = Node { parent: NONE, place: 0, weight: 1.0, kind: Kind::inner("") };
         Tree {
             policy: policy.clone(),
-            nodes: vec![root],
+            nodes: vec![Node::new("", LOOSE)],
             free: Vec::new(),
-            inner: HashMap::new(),
+            names: HashMap::new(),
             leaves: Vec::new(),
             assigned: None,
             awake: 0,
@@ -92,29 +128,16 @@ impl<P: Pick> Tree<P> {
     /// A job has come.
     pub(super) fn add(&mut self, book: &Book, slot: usize) {
         let job = book.job(slot);
-        let mut at = ROOT;
-        for level in self.policy.clone().inner() {
-            let key = (at, label(level, job).to_owned());
-            at = match self.inner.get(&key) {
-                Some(&node) => node,
-                None => {
-                    // With assigned shares it grows by those of its jobs.
-                    let weight = if self.assigned.is_some() { f64::MIN_POSITIVE } else { 1.0 };
-                    let node = self.attach(at, weight, Kind::inner(&key.1));
-                    self.inner.insert(key, node);
-                    node
-                }
-            };
-        }
+        let levels: Vec<_> = self.policy.inner().collect();
+        let at = levels.into_iter().fold(ROOT, |at, level| self.below(at, label(level, job)));
         let weight = match &self.assigned {
-            Some(assigned) => assigned.shares.get(&slot).copied().unwrap_or(assigned.average),
+            Some(assigned) => assigned.share(slot),
             None => self.policy.leaf().weight(job),
         };
-        let leaf = self.attach(at, weight, Kind::Leaf(slot));
         if slot >= self.leaves.len() {
-            self.leaves.resize(slot + 1, NONE);
+            self.leaves.resize(slot + 1, LOOSE);
         }
-        self.leaves[slot] = leaf;
+        self.leaves[slot] = self.nodes[at as usize].adopt(at, Child::Slot(slot as u32), weight);
         if self.assigned.is_some() {
             self.add_weight(at, weight);
         }
@@ -123,21 +146,53 @@ impl<P: Pick> Tree<P> {
         }
     }
 
+    /// The node of this name below another, made if need be.
+    fn below(&mut self, parent: u32, name: &str) -> u32 {
+        let key = (parent, name.to_owned());
+        if let Some(&node) = self.names.get(&key) {
+            return node;
+        }
+        let node = self.free.pop().unwrap_or(self.nodes.len() as u32);
+        // With assigned shares it grows by those of its jobs.
+        let weight = if self.assigned.is_some() { f64::MIN_POSITIVE } else { 1.0 };
+        let link = self.nodes[parent as usize].adopt(parent, Child::Node(node), weight);
+        let new = Node::new(name, link);
+        if node as usize == self.nodes.len() {
+            self.nodes.push(new);
+        } else {
+            self.nodes[node as usize] = new;
+        }
+        self.names.insert(key, node);
+        node
+    }
+
     /// A job has gone, or is to be put elsewhere.
     pub(super) fn remove(&mut self, slot: usize, awake: bool) {
         if awake {
             self.sleep(slot);
         }
-        let leaf = std::mem::replace(&mut self.leaves[slot], NONE);
+        let mut link = std::mem::replace(&mut self.leaves[slot], LOOSE);
         if let Some(assigned) = &mut self.assigned {
             assigned.shares.remove(&slot);
-            self.add_weight(self.nodes[leaf].parent, -self.nodes[leaf].weight);
+            self.add_weight(link.parent, -link.weight);
         }
-        self.detach(leaf);
+        // Parents that have no other child go with it.
+        loop {
+            let parent = &mut self.nodes[link.parent as usize];
+            parent.children[link.place as usize] = Child::Nobody;
+            parent.vacant.push(link.place);
+            if link.parent == ROOT || parent.vacant.len() < parent.children.len() {
+                return;
+            }
+            self.free.push(link.parent);
+            let name = std::mem::take(&mut parent.name);
+            link = parent.link;
+            self.names.remove(&(link.parent, name));
+        }
     }
 
     pub(super) fn has(&self, slot: usize) -> bool {
-        self.leaves.get(slot).is_some_and(|&node| node != NONE)
+        self.leaves.get(slot).is_some_and(|link| link.parent != NONE)
     }
 
     /// Uses these shares by slot, or the policy's own if there are none.
@@ -153,125 +208,70 @@ impl<P: Pick> Tree<P> {
         self.reweigh(book, ROOT);
     }
 
-    /// Sets the weights of all below a node; the sum of its leaves' shares.
-    fn reweigh(&mut self, book: &Book, node: usize) -> f64 {
-        let leaf = match &self.nodes[node].kind {
-            Kind::Leaf(slot) => Some(*slot),
-            Kind::Inner { .. } => None,
-        };
-        let weight = match (leaf, &self.assigned) {
-            (Some(slot), Some(assigned)) => assigned.shares.get(&slot).copied().unwrap_or(assigned.average),
-            (Some(slot), None) => self.policy.leaf().weight(book.job(slot)),
-            (None, assigned) => {
-                let even = assigned.is_none();
-                let sum: f64 = self.children(node).into_iter().map(|child| self.reweigh(book, child)).sum();
-                if even { 1.0 } else { sum }
-            }
-        };
-        self.set_weight(node, weight);
-        weight
-    }
-
-    fn children(&self, node: usize) -> Vec<usize> {
-        match &self.nodes[node].kind {
-            Kind::Leaf(_) => Vec::new(),
-            Kind::Inner { children, .. } => children.iter().copied().filter(|&child| child != NONE).collect(),
+    /// Sets the weights of all below a node; their sum if shares are assigned, else one.
+    fn reweigh(&mut self, book: &Book, node: u32) -> f64 {
+        let mut sum = 0.0;
+        for place in 0..self.nodes[node as usize].children.len() {
+            let weight = match self.nodes[node as usize].children[place] {
+                Child::Nobody => continue,
+                Child::Node(child) => {
+                    let weight = self.reweigh(book, child);
+                    self.nodes[child as usize].link.weight = weight;
+                    weight
+                }
+                Child::Slot(slot) => {
+                    let slot = slot as usize;
+                    let weight = match &self.assigned {
+                        Some(assigned) => assigned.share(slot),
+                        None => self.policy.leaf().weight(book.job(slot)),
+                    };
+                    self.leaves[slot].weight = weight;
+                    weight
+                }
+            };
+            sum += weight;
+            self.nodes[node as usize].pick.weigh(place, weight);
         }
+        if self.assigned.is_some() { sum } else { 1.0 }
     }
 
     /// Adds to the weight of a node and of all above it.
-    fn add_weight(&mut self, node: usize, more: f64) {
+    fn add_weight(&mut self, node: u32, more: f64) {
         let mut at = node;
-        while at != NONE {
-            self.set_weight(at, (self.nodes[at].weight + more).max(f64::MIN_POSITIVE));
-            at = self.nodes[at].parent;
-        }
-    }
-
-    fn set_weight(&mut self, node: usize, weight: f64) {
-        let (parent, place) = (self.nodes[node].parent, self.nodes[node].place);
-        self.nodes[node].weight = weight;
-        if parent != NONE {
-            self.pick_of(parent).weigh(place, weight);
-        }
-    }
-
-    fn attach(&mut self, parent: usize, weight: f64, kind: Kind<P>) -> usize {
-        let node = self.free.pop().unwrap_or(self.nodes.len());
-        let Kind::Inner { pick, children, vacant, .. } = &mut self.nodes[parent].kind else {
-            unreachable!("only an inner node has children")
-        };
-        let place = vacant.pop().unwrap_or_else(|| {
-            children.push(NONE);
-            children.len() - 1
-        });
-        children[place] = node;
-        pick.reset(place, weight);
-        let new = Node { parent, place, weight, kind };
-        if node == self.nodes.len() {
-            self.nodes.push(new);
-        } else {
-            self.nodes[node] = new;
-        }
-        node
-    }
-
-    /// Takes a node out, and its parents that have no other child.
-    fn detach(&mut self, node: usize) {
-        let mut at = node;
-        loop {
-            let (parent, place) = (self.nodes[at].parent, self.nodes[at].place);
-            if let Kind::Inner { name, .. } = &mut self.nodes[at].kind {
-                let name = std::mem::take(name);
-                self.inner.remove(&(parent, name));
-            }
-            self.free.push(at);
-            let Kind::Inner { children, vacant, .. } = &mut self.nodes[parent].kind else {
-                unreachable!("a parent is an inner node")
-            };
-            children[place] = NONE;
-            vacant.push(place);
-            if parent == ROOT || vacant.len() < children.len() {
-                return;
-            }
+        while at != ROOT {
+            let link = &mut self.nodes[at as usize].link;
+            link.weight = (link.weight + more).max(f64::MIN_POSITIVE);
+            let Link { parent, place, weight } = *link;
+            self.nodes[parent as usize].pick.weigh(place as usize, weight);
             at = parent;
-        }
-    }
-
-    fn pick_of(&mut self, node: usize) -> &mut P {
-        match &mut self.nodes[node].kind {
-            Kind::Inner { pick, .. } => pick,
-            Kind::Leaf(_) => unreachable!("a parent is an inner node"),
         }
     }
 
     /// A job has requests again.
     pub(super) fn wake(&mut self, slot: usize) {
         self.awake += 1;
-        let mut at = self.leaves[slot];
-        while at != ROOT {
-            let (parent, place) = (self.nodes[at].parent, self.nodes[at].place);
-            let pick = self.pick_of(parent);
-            pick.wake(place);
-            if pick.awake() > 1 {
+        let mut link = self.leaves[slot];
+        while link.parent != NONE {
+            let parent = &mut self.nodes[link.parent as usize];
+            parent.pick.wake(link.place as usize);
+            if parent.pick.awake() > 1 {
                 return;
             }
-            at = parent;
+            link = parent.link;
         }
     }
 
     /// A job's last request was taken.
     pub(super) fn sleep(&mut self, slot: usize) {
         self.awake -= 1;
-        let mut at = self.leaves[slot];
-        while at != ROOT {
-            let (parent, place) = (self.nodes[at].parent, self.nodes[at].place);
-            let pick = self.pick_of(parent);
-            pick.sleep(place);
-            if pick.awake() > 0 {
+        let mut link = self.leaves[slot];
+        while link.parent != NONE {
+            let parent = &mut self.nodes[link.parent as usize];
+            parent.pick.sleep(link.place as usize);
+            if parent.pick.awake() > 0 {
                 return;
             }
-            at = parent;
+            link = parent.link;
         }
     }
 
@@ -282,20 +282,22 @@ impl<P: Pick> Tree<P> {
         }
         let mut at = ROOT;
         loop {
-            match &mut self.nodes[at].kind {
-                Kind::Leaf(slot) => return Some(*slot),
-                Kind::Inner { pick, children, .. } => at = children[pick.pick(dice)],
+            let node = &mut self.nodes[at as usize];
+            match node.children[node.pick.pick(dice)] {
+                Child::Slot(slot) => return Some(slot as usize),
+                Child::Node(child) => at = child,
+                Child::Nobody => unreachable!("nobody is never awake"),
             }
         }
     }
 
     /// So much was done for a job.
     pub(super) fn charge(&mut self, slot: usize, cost: f64) {
-        let mut at = self.leaves[slot];
-        while at != ROOT {
-            let (parent, place) = (self.nodes[at].parent, self.nodes[at].place);
-            self.pick_of(parent).charge(place, cost);
-            at = parent;
+        let mut link = self.leaves[slot];
+        while link.parent != NONE {
+            let parent = &mut self.nodes[link.parent as usize];
+            parent.pick.charge(link.place as usize, cost);
+            link = parent.link;
         }
     }
 
@@ -309,21 +311,12 @@ impl Tree<Sums> {
     /// The share of a job among those awake.
     pub(super) fn share(&self, slot: usize) -> f64 {
         let mut share = 1.0;
-        let mut at = self.leaves[slot];
-        while at != ROOT {
-            let node = &self.nodes[at];
-            match &self.nodes[node.parent].kind {
-                Kind::Inner { pick, .. } => share *= pick.part(node.place),
-                Kind::Leaf(_) => unreachable!("a parent is an inner node"),
-            }
-            at = node.parent;
+        let mut link = self.leaves[slot];
+        while link.parent != NONE {
+            let parent = &self.nodes[link.parent as usize];
+            share *= parent.pick.part(link.place as usize);
+            link = parent.link;
         }
         share
-    }
-}
-
-impl<P: Pick> Kind<P> {
-    fn inner(name: &str) -> Kind<P> {
-        Kind::Inner { name: name.to_owned(), pick: P::default(), children: Vec::new(), vacant: Vec::new() }
     }
 }
