@@ -188,8 +188,9 @@ impl Outbox {
     pub(crate) async fn send_data(&mut self, pieces: &[&[u8]], pace: &mut Pace) -> Result<()> {
         let mut pending = std::mem::take(&mut self.pending);
         let mut slices = Vec::with_capacity(pieces.len() + 1);
-        slices.push(IoSlice::new(&pending));
-        slices.extend(pieces.iter().map(|piece| IoSlice::new(piece)));
+        // What is empty would look like a peer that takes nothing.
+        let parts = [pending.as_slice()].into_iter().chain(pieces.iter().copied());
+        slices.extend(parts.filter(|part| !part.is_empty()).map(IoSlice::new));
         let mut rest = &mut slices[..];
         while !rest.is_empty() {
             let some = rest.len().min(SLICES);
