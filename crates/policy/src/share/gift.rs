@@ -230,7 +230,7 @@ impl Scheduler for Gift {
 
     fn arrive(&mut self, job: JobId, cost: Cost, ticket: Ticket) {
         let (slot, first) = self.book.arrive(job, cost, ticket);
-        self.accounts[slot].arrived += cost.0 as f64;
+        self.accounts[slot].arrived += cost.amount();
         if first && slot == STRANGERS && !self.flat.has_strangers() {
             self.flat.touch();
         }
@@ -256,7 +256,7 @@ impl Scheduler for Gift {
             return Next::NotBefore(self.ends.expect("an interval has begun"));
         };
         let (ticket, cost, _) = self.book.pop(slot);
-        let cost = cost.0 as f64;
+        let cost = cost.amount();
         let account = &mut self.accounts[slot];
         account.used += cost;
         match account.queue {
@@ -279,7 +279,7 @@ impl Scheduler for Gift {
         if gone {
             self.flat.touch();
         } else if asked != actual {
-            let less = asked.0 as f64 - actual.0 as f64;
+            let less = asked.amount() - actual.amount();
             let account = &mut self.accounts[slot];
             account.used -= less;
             account.budget += less;
