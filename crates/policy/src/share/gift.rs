@@ -125,7 +125,9 @@ impl Gift {
         (self.within, self.beyond) = (Heap::default(), Heap::default());
         for slot in (0..self.accounts.len()).rev() {
             let Account { coupons, budget, .. } = self.accounts[slot];
-            self.accounts[slot] = Account { coupons, budget: budget.min(0.0), ..Account::default() };
+            // What was used too much is missing now, unless nobody has wanted the device meanwhile.
+            let budget = if idle { 0.0 } else { budget.min(0.0) };
+            self.accounts[slot] = Account { coupons, budget, ..Account::default() };
             self.open(slot);
         }
         for ((slot, ask), got) in asks.iter().zip(&allotted) {

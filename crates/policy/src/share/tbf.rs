@@ -56,7 +56,7 @@ impl Bucket {
         let waited = head.is_some() && !std::mem::take(&mut self.slept);
         let most = if waited { COMPENSATION } else { DEPTH };
         // A request that needs more than a full bucket must be able to go too.
-        let full = self.level.max(self.rate * most.secs()).max(head.map_or(0.0, |cost| cost.amount()));
+        let full = self.level.max(self.rate * most.secs()).max(head.map_or(0.0, Cost::amount));
         self.level = (self.level + self.rate * now.since(self.at).secs()).min(full);
         self.at = self.at.max(now);
     }
