@@ -222,7 +222,7 @@ fn random_jobs_under_random_policies_get_their_shares_in_virtual_time() {
 }
 
 #[test]
-fn no_request_is_passed_over_for_longer_than_the_bound() {
+fn random_loads_are_passed_over_no_longer_than_the_bound() {
     let seed = seed(203);
     let mut dice = Dice::new(seed);
     for round in 0..12 {
@@ -266,7 +266,7 @@ fn no_request_is_passed_over_for_longer_than_the_bound() {
 }
 
 #[test]
-fn the_bound_of_stride_holds_for_every_level_of_a_hierarchy() {
+fn random_hierarchies_keep_the_bound_of_stride() {
     let seed = seed(204);
     let mut dice = Dice::new(seed);
     for round in 0..12 {
