@@ -6,7 +6,7 @@
 //! them at most that long, once; what such a client still holds is its reservation, until that is voided.
 
 use forebay_model::{Error, ErrorKind, JobId, Result};
-use forebay_policy::{Cost, Scheduler, Ticket};
+use forebay_policy::{Cost, Next, Scheduler, Tick, Ticket};
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
@@ -20,6 +20,8 @@ pub(crate) struct Turns {
     state: Mutex<State>,
     limit: usize,
     most_waiting: usize,
+    /// The moment ticks are counted from.
+    born: Instant,
 }
 
 struct State {
@@ -27,6 +29,8 @@ struct State {
     waiters: HashMap<Ticket, Waiter>,
     running: usize,
     tickets: u64,
+    /// When somebody will ask again because nobody may go before.
+    alarm: Option<Tick>,
 }
 
 struct Waiter {
@@ -65,8 +69,8 @@ impl Entry {
 impl Turns {
     /// At most `limit` turns at once, at most `most_waiting` requests in the queue.
     pub(crate) fn new(scheduler: Box<dyn Scheduler>, limit: usize, most_waiting: usize) -> Arc<Turns> {
-        let state = State { scheduler, waiters: HashMap::new(), running: 0, tickets: 0 };
-        Arc::new(Turns { state: Mutex::new(state), limit, most_waiting })
+        let state = State { scheduler, waiters: HashMap::new(), running: 0, tickets: 0, alarm: None };
+        Arc::new(Turns { state: Mutex::new(state), limit, most_waiting, born: Instant::now() })
     }
 
     /// Asks for a turn; refused when too many wait already.
@@ -79,12 +83,25 @@ impl Turns {
         state.tickets += 1;
         let ticket = Ticket(state.tickets);
         state.scheduler.arrive(job, cost, ticket);
-        if state.running < self.limit && state.waiters.is_empty() && state.scheduler.next() == Some(ticket) {
-            state.running += 1;
-            return Ok(Entry::Now(Turn { turns: self.clone(), job, cost, passes: true }));
+        if state.running < self.limit && state.waiters.is_empty() {
+            match state.scheduler.next(self.now()) {
+                Next::Turn(next) => {
+                    assert_eq!(next, ticket, "who waits alone is next");
+                    state.running += 1;
+                    return Ok(Entry::Now(Turn { turns: self.clone(), job, cost, passes: true }));
+                }
+                Next::NotBefore(then) => self.ask_again(&mut state, then),
+                Next::Nobody => unreachable!("a request waits"),
+            }
         }
         let (tell, soon) = oneshot::channel();
         state.waiters.insert(ticket, Waiter { tell, job, cost });
+        let free = state.running < self.limit;
+        drop(state);
+        if free {
+            // Others wait although there is room: they may not go yet, but this one may.
+            self.pass_on();
+        }
         Ok(Entry::Later(soon))
     }
 
@@ -106,7 +123,11 @@ impl Turns {
                 if state.running >= self.limit {
                     return;
                 }
-                let Some(ticket) = state.scheduler.next() else { return };
+                let ticket = match state.scheduler.next(self.now()) {
+                    Next::Turn(ticket) => ticket,
+                    Next::NotBefore(then) => return self.ask_again(&mut state, then),
+                    Next::Nobody => return,
+                };
                 let waiter = state.waiters.remove(&ticket).expect("who waits is in the table");
                 state.running += 1;
                 let turn = Turn { turns: self.clone(), job: waiter.job, cost: waiter.cost, passes: true };
@@ -119,6 +140,29 @@ impl Turns {
         }
     }
 
+    /// Sees to it that somebody asks again at `then`, unless somebody will earlier.
+    fn ask_again(self: &Arc<Turns>, state: &mut State, then: Tick) {
+        if state.alarm.is_some_and(|alarm| alarm <= then) {
+            return;
+        }
+        state.alarm = Some(then);
+        let turns = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep_until(turns.born + Duration::from_nanos(then.0)).await;
+            {
+                let mut state = turns.lock();
+                if state.alarm == Some(then) {
+                    state.alarm = None;
+                }
+            }
+            turns.pass_on();
+        });
+    }
+
+    fn now(&self) -> Tick {
+        Tick(u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,7 +173,7 @@ impl Drop for Turn {
         {
             let mut state = self.turns.lock();
             state.running -= 1;
-            state.scheduler.done(self.job, self.cost);
+            state.scheduler.done(self.job, self.cost, self.cost);
         }
         if self.passes {
             self.turns.pass_on();
@@ -166,6 +210,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_policy::share::{Rate, Tbf};
     use forebay_policy::{Fifo, OPERATION};
 
     fn turns(limit: usize, waiting: usize) -> Arc<Turns> {
@@ -201,5 +246,20 @@ mod tests {
         assert_eq!(pace.step(tokio::time::sleep(Duration::from_secs(1))).await, Some(()));
         assert_eq!(turns.lock().running, 0);
         assert_eq!(pace.step(std::future::pending::<()>()).await, None, "the deadline ends it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_that_may_not_begin_yet_is_given_when_it_may() {
+        // A device of 1 MiB/s: the bucket of two jobs' worth is empty after the first request.
+        let policy = "job-fair".parse().unwrap();
+        let turns = Turns::new(Box::new(Tbf::new(&policy, Rate(1 << 20))), 4, 8);
+        let start = Instant::now();
+        let mut entries: Vec<_> = (0..3).map(|_| turns.enter(JobId(1), Cost(1 << 20)).unwrap()).collect();
+        for secs in 1..=3 {
+            let turn = entries.remove(0).turn().await.unwrap();
+            assert_eq!(start.elapsed().as_millis().div_ceil(1_000), secs, "a request a second");
+            drop(turn);
+        }
+        assert_eq!((turns.waiting(), turns.lock().running), (0, 0));
     }
 }
