@@ -222,10 +222,10 @@ fn random_jobs_under_random_policies_get_their_shares_in_virtual_time() {
 }
 
 #[test]
-fn no_request_is_passed_over_for_longer_than_the_bound() {
+fn random_loads_are_passed_over_no_longer_than_the_bound() {
     let seed = seed(203);
     let mut dice = Dice::new(seed);
-    for round in 0..30 {
+    for round in 0..12 {
         let count = 2 + dice.below(8) as usize;
         let loads: Vec<Load> = (0..count)
             .map(|i| {
@@ -233,7 +233,7 @@ fn no_request_is_passed_over_for_longer_than_the_bound() {
                 let load = Load::new(&format!("{i} u{i} g {} 1", 1 + dice.below(32)), size);
                 let start = dice.below(1_000);
                 Load { think: Tick(dice.below(3) * 500_000), ..load.depth(1 + dice.below(20) as usize) }
-                    .during(start, 20_000)
+                    .during(start, 6_000)
             })
             .collect();
         let jobs: Vec<_> = loads.iter().map(|load| load.job.clone()).collect();
@@ -242,7 +242,7 @@ fn no_request_is_passed_over_for_longer_than_the_bound() {
         for discipline in [Discipline::Stride, Discipline::Tokens, Discipline::Gift, Discipline::Tbf] {
             let mut world =
                 World::new(discipline.scheduler(&policy("size-fair"), seed, Rate(RATE)), RATE, &loads);
-            world.run(Tick::ms(20_000));
+            world.run(Tick::ms(6_000));
             for (i, share) in wanted.iter().enumerate() {
                 let n = count as f64;
                 let slice = forebay_policy::share::SLICE.0 as f64;
@@ -261,6 +261,33 @@ fn no_request_is_passed_over_for_longer_than_the_bound() {
                     "seed {seed} round {round} {discipline}: job {i}, {passed} beyond {bound}"
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn random_hierarchies_keep_the_bound_of_stride() {
+    let seed = seed(204);
+    let mut dice = Dice::new(seed);
+    for round in 0..12 {
+        let policy = policy("group-user-size-fair");
+        let count = 2 + dice.below(12) as usize;
+        let jobs = random_jobs(&mut dice, count);
+        let loads: Vec<Load> = jobs
+            .iter()
+            .map(|job| {
+                let load = Load::new("0 u g 1 1", (4 << 10) << dice.below(10));
+                let think = Tick(dice.below(3) * 500_000);
+                Load { job: job.clone(), think, ..load.depth(1 + dice.below(20) as usize) }
+            })
+            .collect();
+        let largest = loads.iter().map(|load| load.size.0).max().expect("a load") as f64;
+        let mut world = World::new(Discipline::Stride.scheduler(&policy, 0, Rate(RATE)), RATE, &loads);
+        world.run(Tick::ms(6_000));
+        for (i, share) in shares(&policy, &jobs).iter().enumerate() {
+            let bound = 3.0 * (largest / share + count as f64 * largest);
+            let passed = world.passed_over(i) as f64;
+            assert!(passed <= bound, "seed {seed} round {round}: job {i}, {passed} beyond {bound}");
         }
     }
 }

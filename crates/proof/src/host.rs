@@ -190,9 +190,9 @@ impl Host {
         self.await_ready()
     }
 
-    /// Starts it with a command that is to be followed by the server's own words.
-    pub fn start_by(&mut self, mut command: Command) -> Result<(), String> {
-        command.arg(self.program);
+    /// Starts it by a command that runs programs as somebody else, from a copy of the program that he may run.
+    pub fn start_as(&mut self, mut command: Command, program: &Path) -> Result<(), String> {
+        command.arg(program);
         self.spawn(command);
         self.await_ready()
     }

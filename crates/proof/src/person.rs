@@ -5,6 +5,8 @@ use forebay_model::{Error, Identity};
 use forebay_wire::{Channel, Welcome};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// A user of this machine with a group of the same name.
 pub struct Person {
@@ -15,15 +17,24 @@ pub struct Person {
     pub gid: u32,
 }
 
+/// How often the user database is tried that another test has locked.
+const TRIES: u32 = 100;
+
 fn run(program: &str, words: &[&str]) -> Output {
-    let output = Command::new(program).args(words).output();
-    let output = output.unwrap_or_else(|error| panic!("{program} does not run: {error}"));
-    assert!(
-        output.status.success(),
-        "{program} {words:?}: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    output
+    let mut said = String::new();
+    for _ in 0..TRIES {
+        let output = Command::new(program).args(words).output();
+        let output = output.unwrap_or_else(|error| panic!("{program} does not run: {error}"));
+        if output.status.success() {
+            return output;
+        }
+        said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        if !said.contains("lock") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("{program} {words:?}: {said}");
 }
 
 fn number(name: &str, what: &str) -> u32 {
@@ -34,8 +45,9 @@ fn number(name: &str, what: &str) -> u32 {
 impl Person {
     /// Makes one; only root may.
     #[must_use]
-    pub fn new(letter: &str) -> Person {
-        let name = format!("fbproof{letter}{}", std::process::id());
+    pub fn new() -> Person {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("fbproof{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         run("useradd", &["--no-create-home", "--user-group", "--shell", "/usr/sbin/nologin", &name]);
         let (uid, gid) = (number(&name, "-u"), number(&name, "-g"));
         Person { name, uid, gid }
@@ -79,10 +91,21 @@ impl Person {
     }
 }
 
+impl Default for Person {
+    fn default() -> Person {
+        Person::new()
+    }
+}
+
 impl Drop for Person {
     fn drop(&mut self) {
         // A test that fails has more important things to say.
-        let _ = Command::new("userdel").arg(&self.name).stderr(Stdio::null()).status();
-        let _ = Command::new("groupdel").arg(&self.name).stderr(Stdio::null()).status();
+        for _ in 0..TRIES {
+            let gone = Command::new("userdel").arg(&self.name).stderr(Stdio::null()).status();
+            if gone.is_ok_and(|status| status.success()) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 }

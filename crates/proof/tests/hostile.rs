@@ -138,10 +138,9 @@ fn attack(host: &Host, key: &Key, token: Token, dice: &mut Dice) {
     let bytes = if dice.one_in(3) {
         let mut bytes = Vec::new();
         frame(&mut bytes, FrameKind::Hello, 0, &greeting, 0).unwrap();
-        if dice.one_in(2) {
-            spoil(&mut bytes, dice)
-        } else {
-            bytes = spoil_body(&bytes, dice)
+        match dice.one_in(2) {
+            true => spoil(&mut bytes, dice),
+            false => bytes = spoil_body(&bytes, dice),
         }
         bytes
     } else {

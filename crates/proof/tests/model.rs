@@ -17,10 +17,9 @@ fn host(medium: Medium) -> Host {
 
 /// Ends the server, one way or the other, and starts it again.
 fn restart(host: &mut Host, dice: &mut Dice) {
-    if dice.one_in(2) {
-        host.kill()
-    } else {
-        host.stop()
+    match dice.one_in(2) {
+        true => host.kill(),
+        false => host.stop(),
     }
     host.start();
 }
@@ -73,6 +72,10 @@ fn random_operations_match_the_model_on_disk() {
 }
 
 const APPENDERS: u64 = 4;
+/// The common file grows no further.
+const LONGEST: u64 = 24 << 20;
+/// Clients that were silent for so long are gone, and what they had removed is buried.
+const SILENCE: Duration = Duration::from_secs(3);
 
 /// What one client knows about its appends: where each went, or that nobody knows.
 type Appended = BTreeMap<u64, Option<u64>>;
@@ -82,15 +85,21 @@ fn work(client: &Client, mut driver: Driver, mut dice: Dice, writer: u64, go_on:
     let file =
         client.open("/shared", OpenOptions { read: true, ..OpenOptions::APPEND }).expect("it can be made");
     let mut appended = Appended::new();
-    let mut version = 0;
+    let (mut version, mut end) = (0, 0);
     while go_on.load(Ordering::Relaxed) {
         for _ in 0..5 {
             driver.step();
         }
+        if end > LONGEST {
+            continue;
+        }
         version += 1;
         let block = Block { writer, slot: 0, version, len: HEAD as u64 + dice.size(100_000) };
         match file.append(&block.bytes()) {
-            Ok(offset) => appended.insert(version, Some(offset)),
+            Ok(offset) => {
+                end = offset;
+                appended.insert(version, Some(offset))
+            }
             Err(error) if error.kind() == ErrorKind::Unreachable => appended.insert(version, None),
             Err(error) => panic!("append: {error}"),
         };
@@ -131,7 +140,9 @@ fn check_appends(client: &Client, appended: &[Appended]) {
 fn random_clients_side_by_side_match_their_models_through_kills() {
     let seeded = Seeded::new();
     let mut dice = seeded.dice(300);
-    let mut host = host(Medium::Disk);
+    let mut plan = Plan::new(Medium::Disk, Bytes::mib(192), Bytes::mib(4));
+    plan.session = SILENCE;
+    let mut host = Host::new(PROGRAM, plan);
     let go_on = AtomicBool::new(true);
     let workers: Vec<_> = (0..APPENDERS)
         .map(|number| {
@@ -150,8 +161,10 @@ fn random_clients_side_by_side_match_their_models_through_kills() {
                 scope.spawn(move || work(&client, driver, dice, number, go_on))
             })
             .collect();
-        for _ in rounds(12) {
-            std::thread::sleep(Duration::from_millis(100 + dice.below(500)));
+        for round in rounds(12) {
+            // Now and then a life is long enough for what the earlier ones left behind.
+            let long = if round % 16 == 15 { 2 * SILENCE } else { Duration::ZERO };
+            std::thread::sleep(long + Duration::from_millis(100 + dice.below(500)));
             if threads.iter().any(std::thread::ScopedJoinHandle::is_finished) {
                 break;
             }

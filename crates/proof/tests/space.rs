@@ -3,11 +3,11 @@
 use forebay_client::OpenOptions;
 use forebay_client::blocking::Client;
 use forebay_model::{Bytes, ErrorKind};
-use forebay_proof::{Block, By, Dice, Fate, Host, Ledger, Plan, Seeded, pattern};
+use forebay_proof::{Block, By, Dice, Fate, Host, Ledger, Plan, Seeded, pattern, rounds};
 use forebay_server::Medium;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
-const CAPACITY: u64 = 32;
+const CAPACITY: u64 = 16;
 const WRITERS: u64 = 4;
 /// Slots of one writer, so that all together fill three quarters of the buffer.
 const SLOT: u64 = 256 << 10;
@@ -46,10 +46,15 @@ fn overwrite(client: &Client, writer: u64, mut dice: Dice) {
 
 fn overwrite_all(medium: Medium) {
     let seeded = Seeded::new();
-    let mut host = host(medium);
+    for round in rounds(1) {
+        overwrite_once(host(medium), &seeded, 500 + round * WRITERS);
+    }
+}
+
+fn overwrite_once(mut host: Host, seeded: &Seeded, part: u64) {
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
-            let (client, dice) = (host.client(By::turn(writer)), seeded.dice(500 + writer));
+            let (client, dice) = (host.client(By::turn(writer)), seeded.dice(part + writer));
             scope.spawn(move || overwrite(&client, writer, dice));
         }
     });
@@ -121,14 +126,17 @@ fn full(medium: Medium) {
         for number in 0..WRITERS {
             check_pieces(&other, &format!("/f{number}"), pieces[number as usize]);
         }
+        let largest = (0..WRITERS).max_by_key(|number| pieces[*number as usize]).unwrap();
         other.mkdir("/d", 0o755).unwrap();
-        other.rename("/f0", "/d/f", forebay_wire::RenameMode::Replace).unwrap();
+        other.rename(format!("/f{largest}"), "/d/f", forebay_wire::RenameMode::Replace).unwrap();
         other.ping().unwrap();
         assert_eq!(fill(&other, "/more"), 0, "it is still full");
         // A file that is truncated gives its space back, as does one that is removed.
         other.truncate("/d/f", 0).unwrap();
-        assert!(fill(&other, "/more") > 0, "what was cut can be used: {pieces:?} in round {round}, {:?}", other.status());
-        for path in ["/more", "/d/f", "/f1", "/f2", "/f3"] {
+        let more = fill(&other, "/more");
+        assert!(more > 0, "what was cut can be used: {pieces:?} in round {round}, {:?}", other.status());
+        let rest = (0..WRITERS).filter(|number| *number != largest).map(|number| format!("/f{number}"));
+        for path in rest.chain(["/more", "/d/f"].map(str::to_owned)) {
             other.unlink(path).unwrap();
         }
         other.rmdir("/d").unwrap();

@@ -157,6 +157,10 @@ impl Connection {
         self.session.heard(self.service.age());
         let who = match named {
             None => self.peer.clone(),
+            // The largest number means nobody.
+            Some(named) if named.uid.0 == u32::MAX => {
+                return Err(Error::new(ErrorKind::Invalid, "there is no user with the largest number"));
+            }
             Some(named) if self.privileged || named == self.peer => named,
             Some(named) => {
                 let text = format!("user {} may not act as user {}", self.peer.uid, named.uid);

@@ -57,7 +57,9 @@ impl History {
     pub(crate) fn note(&self, jobs: &[JobStatus], now: Stamp) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = Batch::default();
-        let second = now.0 / 1_000_000_000;
+        // One entry a job and second: beats that fall into one second are told apart.
+        let last = state.keys.back().map_or(0, |key| (u128::from_be_bytes(*key) >> 64) as u64);
+        let second = (now.0 / 1_000_000_000).max(last + 1);
         let mut seen = HashMap::with_capacity(jobs.len());
         for status in jobs {
             let totals = (status.written, status.read);

@@ -51,6 +51,8 @@ enum State {
 pub(crate) struct Hold {
     file: FileId,
     opens: Arc<Opens>,
+    /// Whether it takes one of the places of the limit.
+    counted: bool,
 }
 
 impl Opens {
@@ -61,17 +63,27 @@ impl Opens {
     /// Holds a file. Whether it exists has to be asked afterwards: only then the answer stays true.
     pub(crate) fn hold(self: &Arc<Opens>, file: FileId) -> Result<Hold> {
         let mut table = self.lock();
-        if table.total >= self.limit {
-            let text = format!("{} files are open already: close some, or raise limits.opens", self.limit);
-            return Err(Error::new(ErrorKind::Busy, text));
-        }
+        self.room(&table)?;
         let open = table.files.entry(file).or_default();
         if open.state == State::Dying {
             return Err(Error::new(ErrorKind::Stale, format!("file {file} is gone")));
         }
         open.count += 1;
         table.total += 1;
-        Ok(Hold { file, opens: self.clone() })
+        Ok(Hold { file, opens: self.clone(), counted: true })
+    }
+
+    /// Fails if nothing more can be held.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        self.room(&self.lock())
+    }
+
+    fn room(&self, table: &Table) -> Result<()> {
+        if table.total < self.limit {
+            return Ok(());
+        }
+        let text = format!("{} files are open already: close some, or raise limits.opens", self.limit);
+        Err(Error::new(ErrorKind::Busy, text))
     }
 
     /// The file has lost its last name. It is buried now, or when the last hold on it is let go.
@@ -92,14 +104,13 @@ impl Opens {
         self.lock().files.remove(&file);
     }
 
-    /// Holds a file without a name for its unknown openers, whatever the limit.
+    /// Holds a file without a name for its unknown openers, outside the limit.
     pub(crate) fn hold_orphan(self: &Arc<Opens>, file: FileId) -> Hold {
         let mut table = self.lock();
-        table.total += 1;
         let open = table.files.entry(file).or_default();
         open.count += 1;
         open.state = State::Orphan;
-        Hold { file, opens: self.clone() }
+        Hold { file, opens: self.clone(), counted: false }
     }
 
     /// The server ends: what is let go from now on is not closed, because its openers will come back for it.
@@ -122,7 +133,7 @@ impl Drop for Hold {
         let retired = self.opens.retired.load(Ordering::SeqCst);
         let state = {
             let mut table = self.opens.lock();
-            table.total -= 1;
+            table.total -= usize::from(self.counted);
             let open = table.files.get_mut(&self.file).expect("what is held is in the table");
             open.count -= 1;
             if open.count > 0 {

@@ -186,9 +186,10 @@ async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Resul
     let _ = ready.send(addresses);
 
     let (alive, mut all_gone) = tokio::sync::mpsc::channel::<()>(1);
-    let handshakes = Arc::new(Semaphore::new(config.limits.handshakes));
     for listener in listeners {
-        tokio::spawn(accept(service.clone(), listener, handshakes.clone(), alive.clone()));
+        // A limit for each way in: strangers on the network do not keep this machine's users out.
+        let handshakes = Arc::new(Semaphore::new(config.limits.handshakes));
+        tokio::spawn(accept(service.clone(), listener, handshakes, alive.clone()));
     }
     tokio::spawn(sweep(service.clone()));
     tokio::spawn(remember(service.clone()));

@@ -11,7 +11,7 @@ use crate::opens::{Afterwards, Opens};
 use crate::session::{Session, Sessions};
 use crate::turns::{Rules, Turns};
 use forebay_backend::Backend;
-use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Uid};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Stamp, Uid};
 use forebay_policy::share::Tariff;
 use forebay_policy::{Cost, Mode};
 use forebay_store::{Batch, Store};
@@ -51,6 +51,8 @@ pub(crate) struct Service {
     pub(crate) opening: Duration,
     stop: watch::Sender<bool>,
     started: Instant,
+    /// When it began to serve, by the store's clock.
+    pub(crate) began: Stamp,
 }
 
 /// Who asks, in one request.
@@ -95,6 +97,7 @@ impl Service {
             stop: watch::Sender::new(false),
             opening,
             started: Instant::now(),
+            began: store.data().now(),
             store,
             config,
         })

@@ -1,12 +1,13 @@
 //! The directory of a store: its lock, and the place of its regions.
 
+use crate::data::UNFINISHED;
 use forebay_model::{Error, ErrorKind, Incarnation, Result};
 use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,10 +45,77 @@ pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(kind, format!("cannot {what} {}: {error}{hint}", path.display()))
 }
 
+/// What says that a store is being made, until it is.
+const MAKING: &str = "making";
+/// Where memory of users who may not mount is found.
+const SHARED_MEMORY: &str = "/dev/shm/forebay-";
+
 /// Makes a private directory if it is not there.
 pub(crate) fn make_dir(dir: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|error| failed("make", dir, &error))
+}
+
+/// Fails if others may look into a store's directory: the key that seals tokens is in it.
+pub(crate) fn check_private(dir: &Path) -> Result<()> {
+    let facts = std::fs::metadata(dir).map_err(|error| failed("look at", dir, &error))?;
+    if facts.permissions().mode() & 0o077 != 0 {
+        let advice = format!("run \"chmod 700 {}\" first", dir.display());
+        return Err(bad(format!("others may look into the store {}: {advice}", dir.display())));
+    }
+    Ok(())
+}
+
+/// Marks a directory as a store that is being made, and removes what an earlier attempt left. A directory that holds
+/// anything else is refused.
+pub(crate) fn begin_making(dir: &Path) -> Result<()> {
+    let making = dir.join(MAKING);
+    if !making.exists() {
+        let list = std::fs::read_dir(dir).map_err(|error| failed("list", dir, &error))?;
+        for entry in list {
+            let name = entry.map_err(|error| failed("list", dir, &error))?.file_name();
+            if name != "lock" {
+                return Err(bad(format!(
+                    "{} is not empty (it holds {}) and has no head of a store: choose an empty directory",
+                    dir.display(),
+                    name.to_string_lossy()
+                )));
+            }
+        }
+        let private = std::fs::set_permissions(dir, Permissions::from_mode(0o700));
+        private
+            .and_then(|()| File::create(&making).map(drop))
+            .map_err(|error| failed("mark", dir, &error))?;
+    }
+    remove_regions_dir(dir)?;
+    let meta = dir.join("meta");
+    gone(std::fs::remove_dir_all(&meta), &meta)
+}
+
+/// The store is whole.
+pub(crate) fn end_making(dir: &Path) -> Result<()> {
+    let making = dir.join(MAKING);
+    gone(std::fs::remove_file(&making), &making)
+}
+
+/// Removes files of regions that were being made when the process died.
+pub(crate) fn clear_unfinished(regions: &Path) -> Result<()> {
+    let list = std::fs::read_dir(regions).map_err(|error| failed("list", regions, &error))?;
+    for entry in list {
+        let path = entry.map_err(|error| failed("list", regions, &error))?.path();
+        if path.to_string_lossy().ends_with(UNFINISHED) {
+            gone(std::fs::remove_file(&path), &path)?;
+        }
+    }
+    Ok(())
+}
+
+/// What is gone already need not be removed.
+fn gone(result: io::Result<()>, path: &Path) -> Result<()> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, &error)),
+        _ => Ok(()),
+    }
 }
 
 /// Locks a store's directory for as long as the returned file lives.
@@ -117,7 +185,7 @@ pub(crate) fn make_regions_dir(
         // The root of a container may not mount, and does as everybody else.
         std::fs::remove_dir(&regions).map_err(|error| failed("remove", &regions, &error))?;
     }
-    let elsewhere = PathBuf::from(format!("/dev/shm/forebay-{incarnation}"));
+    let elsewhere = PathBuf::from(format!("{SHARED_MEMORY}{incarnation}"));
     make_dir(&elsewhere)?;
     symlink(&elsewhere, &regions).map_err(|error| failed("link", &regions, &error))
 }
@@ -153,11 +221,11 @@ pub(crate) fn describe_medium(dir: &Path) -> String {
 /// Removes the place of the regions with everything in it.
 pub(crate) fn remove_regions_dir(dir: &Path) -> Result<()> {
     let regions = regions_dir(dir);
-    let gone = |result: io::Result<()>, path: &Path| match result {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, &error)),
-        _ => Ok(()),
-    };
     if let Ok(elsewhere) = std::fs::read_link(&regions) {
+        if !elsewhere.to_string_lossy().starts_with(SHARED_MEMORY) {
+            let text = "leads to a place that Forebay did not make: remove it yourself";
+            return Err(bad(format!("{} {text}", regions.display())));
+        }
         gone(std::fs::remove_dir_all(&elsewhere), &elsewhere)?;
         return gone(std::fs::remove_file(&regions), &regions);
     }

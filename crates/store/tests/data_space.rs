@@ -45,6 +45,29 @@ fn overwriting_twenty_capacities_at_random_needs_and_has_a_cleaner() {
 }
 
 #[test]
+fn random_writers_side_by_side_never_find_the_buffer_full() {
+    const WRITERS: u64 = 4;
+    const PIECE: usize = 16 << 10;
+    let geometry = Geometry { regions: 17, size: 64 << 10, slots: 64 };
+    let pieces = capacity(geometry) * 3 / 4 / WRITERS / PIECE as u64;
+    let world = World::new(geometry);
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (data, mut random) = (&world.data, Random(seed() + writer));
+            scope.spawn(move || {
+                for _ in 0..20 * pieces * WRITERS {
+                    let (at, bytes) = (random.below(pieces) * PIECE as u64, random.bytes(PIECE));
+                    let place = Place::At(at);
+                    // What is dead in regions where others are at work cannot be had at once; it can be waited for.
+                    write(data, FileId(10 + writer), place, &bytes, ALICE).expect("a quarter is free");
+                    assert!(read(data, FileId(10 + writer), at, PIECE as u32).unwrap() == bytes);
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn a_full_buffer_says_so_at_once_and_recovers_after_deletes() {
     let world = World::new(SMALL);
     let bytes = vec![7; 4096];

@@ -145,11 +145,18 @@ impl Book {
         self.index.get(&job).copied().unwrap_or(STRANGERS)
     }
 
-    /// Shares by slot: only of jobs that are known, and only such as make sense.
+    /// Shares by slot, as parts of their sum: only of jobs that are known, and only such as make sense.
     pub(super) fn by_slot(&self, shares: &[(JobId, f64)]) -> Vec<(usize, f64)> {
         let sane = |share: f64| share.is_finite() && share >= 0.0;
         let known = shares.iter().filter(|(_, share)| sane(*share));
-        known.filter_map(|(job, share)| Some((*self.index.get(job)?, *share))).collect()
+        let mut known: Vec<(usize, f64)> =
+            known.filter_map(|(job, share)| Some((*self.index.get(job)?, *share))).collect();
+        let total: f64 = known.iter().map(|(_, share)| share).sum();
+        if !(total.is_finite() && total > 0.0) {
+            return Vec::new();
+        }
+        known.iter_mut().for_each(|(_, share)| *share /= total);
+        known
     }
 
     pub(super) fn job(&self, slot: usize) -> &Job {

@@ -16,6 +16,11 @@ impl Cost {
     pub fn of(bytes: Bytes) -> Cost {
         Tariff::default().of(bytes)
     }
+
+    /// As a number to share by. More than a tebibyte is a lie or a mistake, and must not spoil sums of others.
+    pub(super) fn amount(self) -> f64 {
+        self.0.min(1 << 40) as f64
+    }
 }
 
 /// What an operation costs besides its bytes.

@@ -55,12 +55,12 @@ impl Flat {
     fn compute(&self, book: &Book) -> Vec<(usize, f64)> {
         let slots: Vec<usize> = book.members().collect();
         let assigned: HashMap<usize, f64> = book.by_slot(&self.assigned).into_iter().collect();
-        let average = assigned.values().sum::<f64>() / assigned.len().max(1) as f64;
-        if !(average.is_finite() && average > 0.0) {
+        if assigned.is_empty() {
             let jobs: Vec<Job> = slots.iter().map(|&slot| book.job(slot).clone()).collect();
             let parts = shares(&self.policy, &jobs);
             return slots.into_iter().zip(parts).collect();
         }
+        let average = 1.0 / assigned.len() as f64;
         let weight = |slot: usize| assigned.get(&slot).copied().unwrap_or(average).max(average / 1_000.0);
         let total: f64 = slots.iter().map(|&slot| weight(slot)).sum();
         slots.into_iter().map(|slot| (slot, weight(slot) / total)).collect()

@@ -125,7 +125,9 @@ impl Gift {
         (self.within, self.beyond) = (Heap::default(), Heap::default());
         for slot in (0..self.accounts.len()).rev() {
             let Account { coupons, budget, .. } = self.accounts[slot];
-            self.accounts[slot] = Account { coupons, budget: budget.min(0.0), ..Account::default() };
+            // What was used too much is missing now, unless nobody has wanted the device meanwhile.
+            let budget = if idle { 0.0 } else { budget.min(0.0) };
+            self.accounts[slot] = Account { coupons, budget, ..Account::default() };
             self.open(slot);
         }
         for ((slot, ask), got) in asks.iter().zip(&allotted) {
@@ -230,7 +232,7 @@ impl Scheduler for Gift {
 
     fn arrive(&mut self, job: JobId, cost: Cost, ticket: Ticket) {
         let (slot, first) = self.book.arrive(job, cost, ticket);
-        self.accounts[slot].arrived += cost.0 as f64;
+        self.accounts[slot].arrived += cost.amount();
         if first && slot == STRANGERS && !self.flat.has_strangers() {
             self.flat.touch();
         }
@@ -256,7 +258,7 @@ impl Scheduler for Gift {
             return Next::NotBefore(self.ends.expect("an interval has begun"));
         };
         let (ticket, cost, _) = self.book.pop(slot);
-        let cost = cost.0 as f64;
+        let cost = cost.amount();
         let account = &mut self.accounts[slot];
         account.used += cost;
         match account.queue {
@@ -279,7 +281,7 @@ impl Scheduler for Gift {
         if gone {
             self.flat.touch();
         } else if asked != actual {
-            let less = asked.0 as f64 - actual.0 as f64;
+            let less = asked.amount() - actual.amount();
             let account = &mut self.accounts[slot];
             account.used -= less;
             account.budget += less;

@@ -37,6 +37,8 @@ impl Entry {
 }
 
 const ASLEEP: u32 = u32::MAX;
+/// Beyond this, virtual time starts anew, so that small costs never vanish in the rounding of large tags.
+const FAR: f64 = (1_u64 << 48) as f64;
 const FAN: usize = 4;
 
 impl Heap {
@@ -79,6 +81,13 @@ impl Heap {
             at = least;
         }
         self.put(at, entry);
+    }
+
+    /// Makes this moment zero.
+    fn start_anew(&mut self) {
+        let now = std::mem::take(&mut self.now);
+        self.children.iter_mut().for_each(|child| child.tag -= now);
+        self.awake.iter_mut().for_each(|entry| entry.tag -= now);
     }
 
     /// Gives a child another tag, and restores the order.
@@ -130,6 +139,9 @@ impl Pick for Heap {
     fn pick(&mut self, _dice: &mut Dice) -> usize {
         let first = self.awake[0];
         self.now = self.now.max(first.tag);
+        if self.now > FAR {
+            self.start_anew();
+        }
         first.place as usize
     }
 

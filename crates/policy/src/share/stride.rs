@@ -71,7 +71,7 @@ impl Scheduler for Stride {
     fn next(&mut self, _now: Tick) -> Next {
         let Some(slot) = self.tree.pick(&mut self.dice) else { return Next::Nobody };
         let (ticket, cost, last) = self.book.pop(slot);
-        self.tree.charge(slot, cost.0 as f64);
+        self.tree.charge(slot, cost.amount());
         if last {
             self.tree.sleep(slot);
         }
@@ -83,7 +83,7 @@ impl Scheduler for Stride {
         if gone {
             self.tree.remove(slot, false);
         } else if asked != actual && self.tree.has(slot) {
-            self.tree.charge(slot, actual.0 as f64 - asked.0 as f64);
+            self.tree.charge(slot, actual.amount() - asked.amount());
         }
     }
 

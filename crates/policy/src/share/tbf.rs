@@ -56,14 +56,14 @@ impl Bucket {
         let waited = head.is_some() && !std::mem::take(&mut self.slept);
         let most = if waited { COMPENSATION } else { DEPTH };
         // A request that needs more than a full bucket must be able to go too.
-        let full = self.level.max(self.rate * most.secs()).max(head.map_or(0.0, |cost| cost.0 as f64));
+        let full = self.level.max(self.rate * most.secs()).max(head.map_or(0.0, Cost::amount));
         self.level = (self.level + self.rate * now.since(self.at).secs()).min(full);
         self.at = self.at.max(now);
     }
 
     /// When it holds this much.
     fn ready(&self, cost: Cost) -> Tick {
-        let missing = cost.0 as f64 - self.level;
+        let missing = cost.amount() - self.level;
         if missing <= 0.0 {
             // Longest full, first served.
             let ahead = (-missing / self.rate.max(1e-9)).min(COMPENSATION.secs());
@@ -82,7 +82,7 @@ impl Tbf {
         Tbf {
             book: Book::new(),
             flat: Flat::new(policy),
-            rate,
+            rate: rate.max(Rate(1)),
             buckets: vec![Bucket::default()],
             order: BTreeSet::new(),
             ends: None,
@@ -190,7 +190,7 @@ impl Scheduler for Tbf {
             let head = self.book.head(slot).expect("who is in the order waits");
             // Its deadline may be from before it slept: what it has now is what counts.
             bucket.fill(now, Some(head));
-            let cost = head.0 as f64;
+            let cost = head.amount();
             if bucket.level + 1.0 < cost {
                 self.enlist(slot);
                 continue;
@@ -208,7 +208,7 @@ impl Scheduler for Tbf {
         if gone {
             self.flat.touch();
         } else if asked != actual {
-            let less = asked.0 as f64 - actual.0 as f64;
+            let less = asked.amount() - actual.amount();
             self.buckets[slot].level += less;
             self.buckets[slot].used -= less;
             self.enlist(slot);

@@ -236,7 +236,8 @@ impl Tokens {
 
     /// Gives out slices until somebody can be served with his.
     fn deal(&mut self) -> Option<usize> {
-        loop {
+        let most = 64 + self.urn.tree.awake();
+        for _ in 0..most {
             let slot = match self.neglected() {
                 Some(slot) => slot,
                 None => self.urn.draw()?,
@@ -244,15 +245,36 @@ impl Tokens {
             self.drawn += 1;
             let purse = &mut self.purses[slot];
             purse.last = self.drawn;
-            purse.credit += SLICE.0 as f64;
+            purse.credit += SLICE.amount();
             if self.urn.tree.awake() == 1 {
                 // Nobody else wants it: the debt is of no interest to anyone.
-                purse.credit = SLICE.0 as f64;
+                purse.credit = SLICE.amount();
             }
             if purse.credit > 0.0 {
                 return Some(slot);
             }
         }
+        self.forgive()
+    }
+
+    /// When everybody owes so much that draws lead nowhere soon: pays to all, by share, what that many draws would on
+    /// average, until the first owes nothing.
+    fn forgive(&mut self) -> Option<usize> {
+        let waiting: Vec<(usize, f64)> = self
+            .round
+            .iter()
+            .filter(|&&slot| self.urn.book.head(slot).is_some())
+            .map(|&slot| (slot, self.urn.tree.share(slot)))
+            .collect();
+        let draws = |&(slot, share): &(usize, f64)| -self.purses[slot].credit / share;
+        let first = waiting.iter().copied().min_by(|one, other| draws(one).total_cmp(&draws(other)))?;
+        let paid = draws(&first);
+        for (slot, share) in waiting {
+            self.purses[slot].credit += paid * share;
+        }
+        self.purses[first.0].credit = SLICE.amount();
+        self.purses[first.0].last = self.drawn;
+        Some(first.0)
     }
 }
 
@@ -309,7 +331,7 @@ impl Scheduler for Tokens {
             },
         };
         let (ticket, cost) = self.urn.pop(slot);
-        self.purses[slot].credit -= cost.0 as f64;
+        self.purses[slot].credit -= cost.amount();
         Next::Turn(ticket)
     }
 
@@ -317,7 +339,7 @@ impl Scheduler for Tokens {
         if let Some(slot) = self.urn.done(job).filter(|&slot| slot < self.purses.len()) {
             let purse = &mut self.purses[slot];
             // Never more than a slice: what came back from many requests at once is not a burst to come.
-            purse.credit = (purse.credit + asked.0 as f64 - actual.0 as f64).min(SLICE.0 as f64);
+            purse.credit = (purse.credit + asked.amount() - actual.amount()).min(SLICE.amount());
             if purse.credit > 0.0 && self.urn.book.head(slot).is_some() {
                 self.make_ready(slot);
             }

@@ -195,15 +195,12 @@ impl<P: Pick> Tree<P> {
         self.leaves.get(slot).is_some_and(|link| link.parent != NONE)
     }
 
-    /// Uses these shares by slot, or the policy's own if there are none.
+    /// Uses these shares by slot, which sum to one, or the policy's own if there are none.
     pub(super) fn assign(&mut self, book: &Book, shares: &[(usize, f64)]) {
-        let total: f64 = shares.iter().map(|(_, share)| share).sum();
-        let average = total / shares.len().max(1) as f64;
-        let usable = average.is_finite() && average > 0.0;
-        self.assigned = usable.then(|| {
-            let floor = average / 1_000.0;
-            let shares = shares.iter().map(|&(slot, share)| (slot, share.max(floor))).collect();
-            Assigned { shares, average }
+        let average = 1.0 / shares.len() as f64;
+        self.assigned = (!shares.is_empty()).then(|| Assigned {
+            shares: shares.iter().map(|&(slot, share)| (slot, share.max(average / 1_000.0))).collect(),
+            average,
         });
         self.reweigh(book, ROOT);
     }
