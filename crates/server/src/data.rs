@@ -11,7 +11,7 @@
 use crate::connection::{Connection, Waited};
 use crate::link::gone;
 use crate::service::Caller;
-use crate::turns::{Pace, SLICE, Turn};
+use crate::turns::{Pace, Turn};
 use forebay_model::{Access, Bytes, Error, ErrorKind, Result};
 use forebay_policy::{Cost, Route, Write, route};
 use forebay_store::{Filled, Grant, Piece, Place};
@@ -113,7 +113,7 @@ impl Connection {
         }
         self.flush_first(len).await?;
         self.first_byte(payload).await?;
-        let slice = len.min(SLICE);
+        let slice = len.min(self.service.turns.slice());
         let turn = self.turn(self.service.turns.price(slice)).await?;
         let mut pace = self.pace(turn, slice, payload);
         let parts = self.receive(token, payload, &mut pace).await?;
@@ -148,7 +148,7 @@ impl Connection {
         let (mut filled, mut crc) = (0, 0);
         while filled < space.len() {
             if pace.left() == 0 {
-                let slice = payload.left.min(SLICE);
+                let slice = payload.left.min(self.service.turns.slice());
                 let turn = self.turn(Cost(u64::from(slice))).await?;
                 *pace = self.pace(turn, slice, payload);
             }
@@ -191,7 +191,7 @@ impl Connection {
     ) -> Result<Option<Reply>, Failure> {
         let _hold = self.service.claim(caller, token, Access::READ)?;
         let len = len.min(MAX_PAYLOAD);
-        let asked = len.min(SLICE);
+        let asked = len.min(self.service.turns.slice());
         let mut turn = self.turn(self.service.turns.price(asked)).await?;
         let pieces = self.service.store.data().read(token.file, offset, len)?;
         // Asked only where nothing was read: a directory has no bytes.
@@ -200,7 +200,7 @@ impl Connection {
         }
         let (mut rest, total) = bytes_of(&pieces);
         self.outbox.announce(header.id, total).map_err(Failure::Broken)?;
-        let mut slice = total.min(SLICE);
+        let mut slice = total.min(self.service.turns.slice());
         turn.spare(u64::from(asked - slice));
         let mut left = total;
         loop {
@@ -214,7 +214,7 @@ impl Connection {
             if left == 0 {
                 return Ok(None);
             }
-            slice = left.min(SLICE);
+            slice = left.min(self.service.turns.slice());
             // The answer is on its way: an error can no longer be one.
             turn = self.turn(Cost(u64::from(slice))).await.map_err(Failure::Broken)?;
         }

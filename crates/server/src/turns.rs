@@ -1,7 +1,7 @@
 //! Turns: every request waits for one before it uses the store, and whose it is, is decided by policy.
 //!
 //! A turn covers the grant of space and the transfer, because the transfer is what is shared between jobs. Large
-//! requests take a turn for every [`SLICE`], so that none holds the device while others wait. And a turn is held only
+//! requests take a turn for every slice, so that none holds the device while others wait. And a turn is held only
 //! while bytes move: a transfer that stands still for longer than the configured stall gives its turn back and goes on
 //! without one (see [`Pace`]). So however many clients stop in mid-payload, others wait for them at most that long,
 //! once; what such a client still holds is its reservation, until that is voided.
@@ -21,7 +21,11 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Most bytes that move in one turn.
-pub(crate) const SLICE: u32 = 1 << 20;
+const SLICE: u32 = 1 << 20;
+/// Fewest, on a slow device …
+const THIN: u32 = 64 << 10;
+/// … which is to be asked about so many times a second whose turn it is.
+const DECISIONS: u64 = 200;
 /// What a device is believed to do where nobody says: for the schedulers that plan with it.
 const USUAL_RATE: u64 = 1 << 30;
 
@@ -48,6 +52,12 @@ impl Rules {
     /// What the device is believed to do in a second.
     pub(crate) fn rate(&self) -> u64 {
         self.device.map_or(USUAL_RATE, |rate| rate.0)
+    }
+
+    /// Most bytes that move in one turn.
+    fn slice(&self) -> u32 {
+        let fits = self.device.map_or(u64::from(SLICE), |rate| rate.0 / DECISIONS);
+        u32::try_from(fits).unwrap_or(SLICE).clamp(THIN, SLICE) & !4095
     }
 
     fn scheduler(&self, policy: &Policy) -> Box<dyn Scheduler> {
@@ -189,6 +199,11 @@ impl Turns {
     /// Shares of this server as the servers have agreed; none: the policy's own.
     pub(crate) fn assign(&self, shares: &[(JobId, f64)]) {
         self.lock().scheduler.assign(shares);
+    }
+
+    /// Most bytes that move in one turn.
+    pub(crate) fn slice(&self) -> u32 {
+        self.rules.slice()
     }
 
     /// The price of an operation that moves so many bytes.
@@ -435,7 +450,7 @@ pub(crate) mod tests {
         let turns = Turns::new(rules("size-fair", 1, 8));
         let turn = turns.take(JobId(1), OPERATION).await.unwrap();
         let stall = Duration::from_millis(20);
-        let mut pace = Pace::new(turn, SLICE, stall, Instant::now() + Duration::from_secs(30));
+        let mut pace = Pace::new(turn, 1 << 20, stall, Instant::now() + Duration::from_secs(30));
         assert_eq!(pace.step(async { 1 }).await, Some(1));
         assert_eq!(turns.lock().running, 1);
         assert_eq!(pace.step(tokio::time::sleep(Duration::from_secs(1))).await, Some(()));

@@ -17,6 +17,7 @@ mod stage;
 mod worker;
 
 use crate::failure::{Failure, Outcome};
+use crate::view::SharedReport;
 use crate::{output, signals};
 use clap::{Args, Subcommand};
 use forebay_policy::share::Discipline;
@@ -28,6 +29,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) use worker::BenchJob;
+
+/// Two jobs of unequal size at once, for a short while: what each got, and what it was due.
+pub(crate) fn duel(stop: &AtomicBool) -> Outcome<Vec<SharedReport>> {
+    let scenario = Scenario::duel();
+    let run = Run { scenario: &scenario, discipline: scenario.scheduler, only: None, stop };
+    let records = [(scenario.scheduler, run.perform()?)];
+    let measured = measure(&scenario, &records, &[None, None]).remove(0);
+    let told = scenario.jobs.iter().zip(measured.jobs).map(|(plan, job)| SharedReport {
+        label: job.id,
+        nodes: plan.job.nodes,
+        throughput: job.throughput,
+        share: job.share.unwrap_or(0.0),
+        due: job.due.unwrap_or(0.0),
+    });
+    Ok(told.collect())
+}
 
 #[derive(Subcommand)]
 pub(crate) enum Bench {

@@ -93,7 +93,17 @@ pub(super) struct JobPlan {
     pub(super) servers: Vec<u16>,
 }
 
+/// Two jobs, of four nodes and of one, for a few seconds.
+const DUEL: &str = "policy = 'size-fair'\ndevice_rate = '64MiB/s'\n\
+    [[job]]\nid = 'large'\nuser = 'ada'\nnodes = 4\nlength = 2.5\nrequest = '256KiB'\nstreams = 8\n\
+    [[job]]\nid = 'small'\nuser = 'bob'\nnodes = 1\nlength = 2.5\nrequest = '256KiB'\nstreams = 8\n";
+
 impl Scenario {
+    /// The one that the demo shows.
+    pub(super) fn duel() -> Scenario {
+        read(&File { name: "demo", text: DUEL }).expect("the demo's own scenario is right")
+    }
+
     pub(super) fn load(path: &Path) -> Outcome<Scenario> {
         let text = std::fs::read_to_string(path).map_err(|error| Failure::local("read", path, &error))?;
         let name = path.display().to_string();

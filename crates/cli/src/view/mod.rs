@@ -14,7 +14,7 @@ mod table;
 mod transfer;
 
 pub(crate) use bytes::lossy;
-pub(crate) use demo::{Crash, DemoReport, JobReport};
+pub(crate) use demo::{Crash, DemoReport, JobReport, SharedReport};
 pub(crate) use entry::{Entries, Entry, Facts, Sum, Sums};
 pub(crate) use jobs::JobTable;
 pub(crate) use people::People;
