@@ -26,6 +26,9 @@ pub(crate) struct Shares {
     json: bool,
 }
 
+/// Most servers in a file.
+const MOST_SERVERS: usize = 4096;
+
 /// A job of the file.
 struct Entry {
     id: Name,
@@ -60,6 +63,14 @@ impl Shares {
         let jobs = jobs.tables("job").map_err(Failure::misread)?;
         top.finish("policy, job").map_err(Failure::misread)?;
         let entries = read(jobs).map_err(Failure::misread)?;
+        let servers: BTreeSet<&String> =
+            entries.iter().flat_map(|entry| entry.servers.iter().flatten()).collect();
+        if servers.len() > MOST_SERVERS {
+            return Err(Failure::Usage(format!(
+                "{name}: {} servers are more than {MOST_SERVERS}",
+                servers.len()
+            )));
+        }
         output::show(&divided(&policy, &entries), self.json)
     }
 }

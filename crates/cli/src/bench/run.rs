@@ -73,7 +73,10 @@ impl Run<'_> {
                     record.took[number] = Some(crew.collect(plan)?);
                 }
             }
-            record.notes.push((begin.elapsed().as_secs_f64(), note(&observers, jobs)?));
+            let asked = begin.elapsed().as_secs_f64();
+            let seen = note(&observers, jobs)?;
+            // The servers looked at some moment in between.
+            record.notes.push((asked.midpoint(begin.elapsed().as_secs_f64()), seen));
             let all = |(number, crew): (usize, &Crew)| {
                 crew.ended.is_some() || self.only.is_some_and(|only| only != number)
             };
