@@ -59,8 +59,11 @@ pub(crate) fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Says on standard error what went wrong, in one line.
+/// Says on standard error what went wrong: in one line, unless a place has to be pointed at.
 pub(crate) fn complain(failure: &Failure) {
+    if let Failure::Pointed(text) = failure {
+        return note(format_args!("{text}"));
+    }
     if let Some(text) = failure.text() {
         note(format_args!("{}", tame(&text.replace('\n', " "))));
     }

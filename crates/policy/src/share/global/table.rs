@@ -89,6 +89,17 @@ impl Peers {
         Peers { members: members.into_iter().collect(), max_age, tables: BTreeMap::new() }
     }
 
+    /// This server is a member too from now on.
+    pub fn admit(&mut self, server: ServerId) {
+        self.members.insert(server);
+    }
+
+    /// Whether tables of this server are taken.
+    #[must_use]
+    pub fn is_member(&self, server: ServerId) -> bool {
+        self.members.contains(&server)
+    }
+
     /// Takes a table, a server's own included, or says why not; what was known before stays then.
     pub fn offer(&mut self, table: Table, now: Tick) -> Result<(), Ignored> {
         if !self.members.contains(&table.server) {
