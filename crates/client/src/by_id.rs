@@ -76,7 +76,7 @@ impl ById {
     /// Opens a file.
     pub async fn open(&self, file: FileId, access: Access, truncate: bool) -> Result<File> {
         let opened = self.session.open(&self.who, Request::Open { file, access, truncate }).await?;
-        Ok(File::new(opened.held, &opened.attr, format!("file {file}")))
+        Ok(File::new(opened.held, opened.attr, format!("file {file}")))
     }
 
     /// Makes a file, or opens the one that is there; says whether it was made. A symbolic link that is there is
@@ -92,7 +92,7 @@ impl ById {
         let label = format!("\"{name}\" in directory {dir}");
         let request = Request::Create { dir, name, mode, access, if_exists };
         let opened = self.session.open(&self.who, request).await?;
-        Ok((File::new(opened.held, &opened.attr, label), opened.created))
+        Ok((File::new(opened.held, opened.attr, label), opened.created))
     }
 
     /// Sets the length of a file.

@@ -19,6 +19,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Close { .. }
         | Request::Truncate { .. }
         | Request::TruncateFile { .. }
+        | Request::Extend { .. }
         | Request::Punch { .. }
         | Request::Sync { .. }
         | Request::SyncAll

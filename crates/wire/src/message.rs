@@ -288,6 +288,13 @@ pub enum Request {
         /// At most so many bytes.
         len: u32,
     },
+    /// Make an open file at least so long; never shorter. What is new is zero.
+    Extend {
+        /// Which; needs write access.
+        token: Token,
+        /// Its least length.
+        size: u64,
+    },
 }
 
 /// What can be answered.

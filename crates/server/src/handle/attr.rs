@@ -41,6 +41,12 @@ impl Service {
         Ok(Reply::Done)
     }
 
+    pub(super) fn extend(&self, caller: &Caller, token: &Token, size: u64) -> Answer {
+        let _hold = self.claim(caller, token, Access::WRITE)?;
+        self.store.data().extend(token.file, size)?;
+        Ok(Reply::Done)
+    }
+
     pub(super) fn punch(&self, caller: &Caller, token: &Token, offset: u64, len: u64) -> Answer {
         let _hold = self.claim(caller, token, Access::WRITE)?;
         let span = Span::at(offset, len).filter(|span| !span.is_empty());

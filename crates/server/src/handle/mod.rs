@@ -61,6 +61,7 @@ impl Service {
             Request::Close { token } => self.close(caller, &token),
             Request::Truncate { token, size } => self.truncate(caller, &token, size),
             Request::TruncateFile { file, size } => self.truncate_file(caller, file, size),
+            Request::Extend { token, size } => self.extend(caller, &token, size),
             Request::Punch { token, offset, len } => self.punch(caller, &token, offset, len),
             Request::Sync { token } => self.sync(caller, &token),
             Request::SyncAll => self.store.data().sync_all().map(|()| Reply::Done),

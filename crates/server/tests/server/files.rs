@@ -134,8 +134,12 @@ fn attributes_are_set_and_read() {
     assert_eq!(attr.mode, 0o444);
     control.call(Request::TruncateFile { file, size: 1234 }).unwrap();
     control.call(Request::Punch { token, offset: 0, len: 10 }).unwrap();
+    // Extending never cuts.
+    control.call(Request::Extend { token, size: 1 }).unwrap();
     refused(control.call(Request::Punch { token, offset: 5, len: u64::MAX }), ErrorKind::Invalid);
     assert_eq!(control.walk("f").unwrap().size, 1234);
+    control.call(Request::Extend { token, size: 2000 }).unwrap();
+    assert_eq!(control.walk("f").unwrap().size, 2000);
     let Ok(Reply::Usage(usage)) = control.call(Request::StatFs) else { panic!("no usage") };
     assert_eq!((usage.files, usage.capacity), (2, 16 << 20));
 }

@@ -131,6 +131,7 @@ fn tokens_serve_their_owner_alone_and_cannot_be_changed() {
             Request::Close { token: forgery },
             Request::Truncate { token: forgery, size: 0 },
             Request::Punch { token: forgery, offset: 0, len: 1 },
+            Request::Extend { token: forgery, size: 9 },
             Request::Sync { token: forgery },
         ] {
             refused(bob.call(request), ErrorKind::Stale);

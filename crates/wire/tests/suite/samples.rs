@@ -80,6 +80,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Truncate { token, size: u64::MAX },
         Request::TruncateFile { file, size: 1 },
         Request::Punch { token, offset: 1, len: 2 },
+        Request::Extend { token, size: 4096 },
         Request::Sync { token },
         Request::SyncAll,
         Request::MakeDir { dir, name: name("d"), mode: 0o1777 },
