@@ -4,7 +4,7 @@
 use crate::File;
 use crate::opens::unexpected;
 use crate::session::{Session, Who};
-use forebay_model::{Access, Attr, Change, Error, ErrorKind, FileId, MAX_PATH, Name, Result};
+use forebay_model::{Access, Attr, Change, Error, ErrorKind, FileId, MAX_PATH, Name, Result, Special};
 use forebay_wire::{Entry, IfExists, RenameMode, Reply, Request, XattrMode};
 use std::sync::Arc;
 
@@ -103,6 +103,11 @@ impl ById {
     /// Makes a directory.
     pub async fn mkdir(&self, dir: FileId, name: Name, mode: u16) -> Result<Attr> {
         ask!(self, Request::MakeDir { dir, name, mode }, Reply::Attr(attr) => attr)
+    }
+
+    /// Makes a pipe, socket or device.
+    pub async fn make_special(&self, dir: FileId, name: Name, mode: u16, special: Special) -> Result<Attr> {
+        ask!(self, Request::MakeSpecial { dir, name, mode, special }, Reply::Attr(attr) => attr)
     }
 
     /// Removes an empty directory.

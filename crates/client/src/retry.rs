@@ -34,6 +34,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         Request::SetXattr { mode, .. } => *mode == XattrMode::Any,
         Request::Write { at, .. } => matches!(at, At::Offset(_)),
         Request::MakeDir { .. }
+        | Request::MakeSpecial { .. }
         | Request::RemoveDir { .. }
         | Request::Unlink { .. }
         | Request::Rename { .. }

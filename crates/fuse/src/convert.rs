@@ -1,6 +1,8 @@
 //! Between the kernel's words and ours.
 
-use forebay_model::{Access, Attr, Change, FileKind, Gid, Name, Result, SetTime, Time, Uid};
+use forebay_model::{
+    Access, Attr, Change, ErrorKind, FileKind, Gid, Name, Result, SetTime, Special, Time, Uid,
+};
 use fuser::{AccessFlags, FileAttr, FileType, INodeNo, TimeOrNow};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +18,29 @@ pub(crate) fn kind(kind: FileKind) -> FileType {
         FileKind::File => FileType::RegularFile,
         FileKind::Directory => FileType::Directory,
         FileKind::Symlink => FileType::Symlink,
+        FileKind::Special(Special::Pipe) => FileType::NamedPipe,
+        FileKind::Special(Special::Socket) => FileType::Socket,
+        FileKind::Special(Special::Character(_)) => FileType::CharDevice,
+        FileKind::Special(Special::Block(_)) => FileType::BlockDevice,
+    }
+}
+
+/// The special file that `mknod` asks for; `None` for an ordinary one.
+pub(crate) fn special(mode: u32, device: u32) -> Result<Option<Special>> {
+    match mode & libc::S_IFMT {
+        libc::S_IFREG | 0 => Ok(None),
+        libc::S_IFIFO => Ok(Some(Special::Pipe)),
+        libc::S_IFSOCK => Ok(Some(Special::Socket)),
+        libc::S_IFCHR => Ok(Some(Special::Character(device))),
+        libc::S_IFBLK => Ok(Some(Special::Block(device))),
+        _ => Err(ErrorKind::Invalid.into()),
+    }
+}
+
+fn device(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::Special(Special::Character(number) | Special::Block(number)) => number,
+        _ => 0,
     }
 }
 
@@ -33,7 +58,7 @@ pub(crate) fn attr(attr: &Attr) -> FileAttr {
         nlink: attr.links,
         uid: attr.uid.0,
         gid: attr.gid.0,
-        rdev: 0,
+        rdev: device(attr.kind),
         blksize: BLOCK,
         flags: 0,
     }

@@ -73,7 +73,8 @@ impl Mount {
             let text = "allow_other: only root and the owner of the service may mount it for others";
             return Err(Error::new(ErrorKind::NotPermitted, text));
         }
-        let serve = Serve::new(speaker, runtime.handle().clone());
+        let specials = self.options.has_special_files();
+        let serve = Serve::new(speaker, specials, runtime.handle().clone());
         let session = session(serve, &source, &dir, &self.options);
         let session = session.map_err(|error| cannot_mount(&dir, &error))?;
         Ok(Mounted { session, place: Place(Some(dir)), runtime })
@@ -99,7 +100,9 @@ fn mount_as_root(source: &str, dir: &Path, options: &Options) -> io::Result<File
     let device = OpenOptions::new().read(true).write(true).open(DEVICE)?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let others = if options.allow_other { ",allow_other" } else { "" };
-    let data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}{others}\0", device.as_raw_fd());
+    let checked = if options.default_permissions { ",default_permissions" } else { "" };
+    let device_number = device.as_raw_fd();
+    let data = format!("fd={device_number},rootmode=40000,user_id={uid},group_id={gid}{others}{checked}\0");
     let data = std::ffi::CStr::from_bytes_with_nul(data.as_bytes()).map_err(io::Error::other)?;
     rustix::mount::mount(source, dir, "fuse.forebay", options.flags(), data)?;
     Ok(device)

@@ -9,13 +9,19 @@ use rustix::mount::MountFlags;
 pub struct Options {
     /// Whether users other than the one who mounts may come in.
     pub allow_other: bool,
+    /// Whether the kernel checks permissions too, as it must where several users meet at special files.
+    pub default_permissions: bool,
     /// What the kernel keeps itself.
     flags: MountFlags,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { allow_other: false, flags: MountFlags::NOSUID | MountFlags::NODEV }
+        Options {
+            allow_other: false,
+            default_permissions: false,
+            flags: MountFlags::NOSUID | MountFlags::NODEV,
+        }
     }
 }
 
@@ -62,12 +68,19 @@ impl Options {
             match FLAGS.iter().find(|(known, ..)| *known == word) {
                 Some(&(_, flag, on)) => self.flags.set(flag, on),
                 None if word == "allow_other" => self.allow_other = true,
+                None if word == "default_permissions" => self.default_permissions = true,
                 None if FOR_OTHERS.contains(&word) => {}
                 None if word.starts_with("x-") || word.starts_with("comment=") => {}
                 None => return Err(unknown(word)),
             }
         }
         Ok(())
+    }
+
+    /// Whether special files can be had. The kernel opens them itself and asks nobody, so either there is one user
+    /// only, or it has to check their modes.
+    pub(crate) fn has_special_files(&self) -> bool {
+        !self.allow_other || self.default_permissions
     }
 
     pub(crate) fn flags(&self) -> MountFlags {
@@ -79,7 +92,8 @@ impl Options {
         let names =
             [MountOption::FSName(source.replace(',', "_")), MountOption::Subtype("forebay".to_owned())];
         let flags = FLAGS.iter().filter(|(_, flag, on)| *on && self.flags.contains(*flag));
-        names.into_iter().chain(flags.map(|(word, ..)| helper_word(word))).collect()
+        let checked = self.default_permissions.then_some(MountOption::DefaultPermissions);
+        names.into_iter().chain(checked).chain(flags.map(|(word, ..)| helper_word(word))).collect()
     }
 }
 
@@ -97,7 +111,7 @@ fn helper_word(word: &str) -> MountOption {
 
 fn unknown(word: &str) -> Error {
     let text = format!(
-        "\"{word}\" is not an option of the mount: use allow_other, ro, noexec, nosuid, nodev, sync or dirsync"
+        "\"{word}\" is not an option of the mount: use allow_other, default_permissions, ro, noexec, nosuid, nodev, sync or dirsync"
     );
     Error::new(ErrorKind::Invalid, text)
 }
@@ -118,7 +132,7 @@ mod tests {
         ] {
             let mut options = Options::default();
             options.add(list).unwrap();
-            assert_eq!(options, Options { allow_other, flags }, "{list}");
+            assert_eq!(options, Options { allow_other, flags, default_permissions: false }, "{list}");
         }
         let error = Options::default().add("rw,magic").unwrap_err();
         assert!(error.to_string().starts_with("\"magic\" is not an option"), "{error}");

@@ -12,12 +12,15 @@ use crate::list::Listing;
 use crate::open::{Handles, Open};
 use crate::speaker::Speaker;
 use forebay_client::{Client, File};
-use forebay_model::{Access, Attr, Change, Error, ErrorKind, FileId, Result, may};
+use forebay_model::{
+    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Identity, Result, Special, may,
+};
 use forebay_wire::{IfExists, RenameMode, XattrMode};
 use fuser::{
-    AccessFlags, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -56,13 +59,57 @@ thread_local! {
 /// Serves the kernel.
 pub(crate) struct Serve {
     speaker: Speaker,
+    /// Whether pipes, sockets and devices are what they are here, or names that nobody can open.
+    specials: bool,
+    protects_links: bool,
     handles: Handles,
     wait: Handle,
 }
 
 impl Serve {
-    pub(crate) fn new(speaker: Speaker, wait: Handle) -> Serve {
-        Serve { speaker, handles: Handles::default(), wait }
+    pub(crate) fn new(speaker: Speaker, specials: bool, wait: Handle) -> Serve {
+        let handles = Handles::default();
+        Serve { speaker, specials, protects_links: protects_links(), handles, wait }
+    }
+
+    /// What the kernel is told about a file.
+    fn shown(&self, attr: &Attr) -> FileAttr {
+        match attr.kind {
+            FileKind::Special(_) if !self.specials => {
+                convert::attr(&Attr { kind: FileKind::File, mode: 0, ..attr.clone() })
+            }
+            _ => convert::attr(attr),
+        }
+    }
+
+    fn answer_entry(&self, reply: ReplyEntry, attr: Result<Attr>) {
+        match attr {
+            Ok(attr) => reply.entry(&NOW, &self.shown(&attr), FIRST),
+            Err(error) => reply.error(failed(&error)),
+        }
+    }
+
+    fn answer_attr(&self, reply: ReplyAttr, attr: Result<Attr>) {
+        match attr {
+            Ok(attr) => reply.attr(&NOW, &self.shown(&attr)),
+            Err(error) => reply.error(failed(&error)),
+        }
+    }
+
+    fn make_special(
+        &self,
+        request: &Request,
+        dir: FileId,
+        name: &OsStr,
+        mode: u32,
+        special: Special,
+    ) -> Result<Attr> {
+        if !self.specials {
+            let text = "special files need the option default_permissions where others are allowed in";
+            return Err(Error::new(ErrorKind::NotPermitted, text));
+        }
+        let (client, name) = (self.speaker.of(request), convert::name(name)?);
+        self.wait.block_on(client.by_id().make_special(dir, name, convert::permissions(mode), special))
     }
 
     fn get_attr(&self, file: INodeNo) -> Result<Attr> {
@@ -142,6 +189,17 @@ impl Serve {
         }
     }
 
+    fn link_file(&self, request: &Request, file: FileId, dir: FileId, name: &OsStr) -> Result<Attr> {
+        if self.protects_links && request.uid() != 0 {
+            let attr = self.wait.block_on(self.speaker.trusted().by_id().get_attr(file))?;
+            if !may_link(&self.speaker.identity(request), &attr) {
+                return Err(ErrorKind::NotPermitted.into());
+            }
+        }
+        let (client, name) = (self.speaker.of(request), convert::name(name)?);
+        self.wait.block_on(client.by_id().link(file, dir, name))
+    }
+
     fn write_file(&self, file: &File, offset: u64, data: &[u8], cached: bool, flags: i32) -> Result<()> {
         self.wait.block_on(async {
             // A page that comes back from a mapping knows its place, however the file was opened.
@@ -174,6 +232,17 @@ impl Serve {
     }
 }
 
+/// Whether this machine lets nobody give names to files that he could not change.
+fn protects_links() -> bool {
+    std::fs::read("/proc/sys/fs/protected_hardlinks").is_ok_and(|text| text.starts_with(b"1"))
+}
+
+/// The kernel's rule for machines that protect links; it leaves it to us where it checks no permissions.
+fn may_link(who: &Identity, attr: &Attr) -> bool {
+    let runs_as_others = attr.mode & 0o4000 != 0 || attr.mode & 0o2010 == 0o2010;
+    who.uid == attr.uid || (attr.kind == FileKind::File && !runs_as_others && may(who, attr, Access::BOTH))
+}
+
 fn id(inode: INodeNo) -> FileId {
     FileId(inode.0)
 }
@@ -187,20 +256,6 @@ fn failed(error: &Error) -> Errno {
         _ => tracing::debug!("{error}"),
     }
     errno(error)
-}
-
-fn answer_entry(reply: ReplyEntry, attr: Result<Attr>) {
-    match attr {
-        Ok(attr) => reply.entry(&NOW, &convert::attr(&attr), FIRST),
-        Err(error) => reply.error(failed(&error)),
-    }
-}
-
-fn answer_attr(reply: ReplyAttr, attr: Result<Attr>) {
-    match attr {
-        Ok(attr) => reply.attr(&NOW, &convert::attr(&attr)),
-        Err(error) => reply.error(failed(&error)),
-    }
 }
 
 fn answer(reply: ReplyEmpty, done: Result<()>) {
@@ -240,11 +295,11 @@ impl Filesystem for Serve {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let client = self.speaker.of(request);
-        answer_entry(reply, self.wait.block_on(client.by_id().walk(id(parent), name.as_bytes(), false)));
+        self.answer_entry(reply, self.wait.block_on(client.by_id().walk(id(parent), name.as_bytes(), false)));
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        answer_attr(reply, self.get_attr(inode));
+        self.answer_attr(reply, self.get_attr(inode));
     }
 
     fn setattr(
@@ -266,7 +321,7 @@ impl Filesystem for Serve {
         reply: ReplyAttr,
     ) {
         let change = convert::change(mode, uid, gid, atime, mtime);
-        answer_attr(reply, self.set_attr(&self.speaker.of(request), id(inode), handle, size, change));
+        self.answer_attr(reply, self.set_attr(&self.speaker.of(request), id(inode), handle, size, change));
     }
 
     fn readlink(&self, _: &Request, inode: INodeNo, reply: ReplyData) {
@@ -283,14 +338,18 @@ impl Filesystem for Serve {
         name: &OsStr,
         mode: u32,
         _umask: u32,
-        _device: u32,
+        device: u32,
         reply: ReplyEntry,
     ) {
-        if mode & libc::S_IFMT != libc::S_IFREG && mode & libc::S_IFMT != 0 {
-            return reply.error(Errno::EPERM);
-        }
-        let made = self.create_file(request, id(parent), name, mode, libc::O_EXCL | libc::O_RDONLY);
-        answer_entry(reply, made.map(|file| file.opened().clone()));
+        let made = convert::special(mode, device).and_then(|special| match special {
+            Some(special) => self.make_special(request, id(parent), name, mode, special),
+            None => {
+                let flags = libc::O_EXCL | libc::O_RDONLY;
+                let file = self.create_file(request, id(parent), name, mode, flags)?;
+                Ok(file.opened().clone())
+            }
+        });
+        self.answer_entry(reply, made);
     }
 
     fn mkdir(
@@ -305,7 +364,7 @@ impl Filesystem for Serve {
         let (client, mode) = (self.speaker.of(request), convert::permissions(mode));
         let made = convert::name(name)
             .and_then(|name| self.wait.block_on(client.by_id().mkdir(id(parent), name, mode)));
-        answer_entry(reply, made);
+        self.answer_entry(reply, made);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -326,7 +385,7 @@ impl Filesystem for Serve {
         let (client, target) = (self.speaker.of(request), target.as_os_str().as_bytes());
         let made = convert::name(name)
             .and_then(|name| self.wait.block_on(client.by_id().symlink(id(parent), name, target)));
-        answer_entry(reply, made);
+        self.answer_entry(reply, made);
     }
 
     fn rename(
@@ -361,10 +420,8 @@ impl Filesystem for Serve {
         to_name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let client = self.speaker.of(request);
-        let made = convert::name(to_name)
-            .and_then(|name| self.wait.block_on(client.by_id().link(id(inode), id(to_parent), name)));
-        answer_entry(reply, made);
+        let made = self.link_file(request, id(inode), id(to_parent), to_name);
+        self.answer_entry(reply, made);
     }
 
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {

@@ -1,8 +1,8 @@
 //! Everything that can be asked, and every answer.
 
 use forebay_model::{
-    Access, Attr, Change, Error, FileId, FileKind, Identity, Incarnation, Job, JobId, Name, ServerId, Stamp,
-    Uid, Usage,
+    Access, Attr, Change, Error, FileId, FileKind, Identity, Incarnation, Job, JobId, Name, ServerId,
+    Special, Stamp, Uid, Usage,
 };
 use serde::{Deserialize, Serialize};
 
@@ -294,6 +294,17 @@ pub enum Request {
         token: Token,
         /// Its least length.
         size: u64,
+    },
+    /// Make a pipe, socket or device.
+    MakeSpecial {
+        /// In which directory.
+        dir: FileId,
+        /// Under which name.
+        name: Name,
+        /// With which permission bits.
+        mode: u16,
+        /// What it is.
+        special: Special,
     },
 }
 

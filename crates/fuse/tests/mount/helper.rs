@@ -53,18 +53,41 @@ pub(crate) fn mount(store: &Path, dir: &Path, options: &str) -> Child {
     command.spawn().expect("a mount can be started")
 }
 
+/// Does this when somebody wants the process to end.
+fn on_signal(act: impl FnOnce() + Send + 'static) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (mut terminate, mut interrupt) = {
+        let _within = runtime.enter();
+        (signal(SignalKind::terminate()).unwrap(), signal(SignalKind::interrupt()).unwrap())
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        });
+        act();
+    });
+}
+
 /// Does nothing unless another test has started this program to play a part.
 #[test]
 fn plays_its_role() {
     let var = |name| std::env::var(name).unwrap_or_default();
     let store = PathBuf::from(var(STORE));
+    if !var(ROLE).is_empty() {
+        // Whatever happens to the test, nothing of it stays behind.
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM)).unwrap();
+    }
     match var(ROLE).as_str() {
         "server" => Server::start(config(&store)).unwrap().wait().unwrap(),
         "mount" => {
             let mut options = Options::default();
             options.add(&var(OPTIONS)).unwrap();
             let mount = Mount { service: client_config(&store), dir: var(DIR).into(), options };
-            mount.start().unwrap().serve().unwrap();
+            let mounted = mount.start().unwrap();
+            let stopper = mounted.stopper();
+            on_signal(move || drop(stopper.stop()));
+            mounted.serve().unwrap();
         }
         _ => {}
     }

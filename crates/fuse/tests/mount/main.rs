@@ -2,5 +2,12 @@
 //! missing.
 
 mod helper;
-mod smoke;
+mod life;
+mod mapped;
+mod operations;
+mod people;
+mod programs;
+mod random;
+mod sharing;
+mod shell;
 mod world;

@@ -66,6 +66,9 @@ impl Service {
             Request::Sync { token } => self.sync(caller, &token),
             Request::SyncAll => self.store.data().sync_all().map(|()| Reply::Done),
             Request::MakeDir { dir, name, mode } => self.make_dir(caller, dir, &name, mode),
+            Request::MakeSpecial { dir, name, mode, special } => {
+                self.make_special(caller, dir, &name, mode, special)
+            }
             Request::RemoveDir { dir, name } => self.remove_dir(caller, dir, &name),
             Request::Unlink { dir, name } => self.unlink(caller, dir, &name),
             Request::Rename { dir, name, to_dir, to_name, mode } => {
@@ -106,7 +109,7 @@ impl Service {
     fn attr(&self, file: FileId, inode: &Inode) -> Result<Attr> {
         let facts = match inode.kind() {
             FileKind::File => self.store.data().facts(file)?,
-            FileKind::Directory | FileKind::Symlink => Facts::default(),
+            FileKind::Directory | FileKind::Symlink | FileKind::Special(_) => Facts::default(),
         };
         Ok(inode.attr(file, &facts))
     }
