@@ -4,6 +4,7 @@
 //! mount, unmount   the session with the kernel           what the command line sees
 //! options          what can be said behind -o
 //! serve            one method for each kernel request    decides nothing: asks the client, answers the kernel
+//! work             what takes more than one question, or a decision
 //! open, list       open files, open directories          what a handle of the kernel stands for
 //! speaker          on whose behalf a request is made
 //! convert, errno   attributes, times, flags, errors      the only place that knows error numbers
@@ -35,6 +36,7 @@ mod options;
 mod serve;
 mod speaker;
 mod unmount;
+mod work;
 
 pub use mount::{Mount, Mounted, Stopper};
 pub use options::Options;

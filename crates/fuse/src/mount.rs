@@ -1,9 +1,9 @@
 //! The session with the kernel.
 
 use crate::options::Options;
-use crate::serve::Serve;
 use crate::speaker::Speaker;
 use crate::unmount::unmount;
+use crate::work::Serve;
 use forebay_client::{Client, ClientConfig};
 use forebay_model::{Error, ErrorKind, Result};
 use fuser::{Config, Session, SessionACL};
