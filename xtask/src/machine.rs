@@ -59,6 +59,12 @@ const PACKAGES: &[Package] = &[
         why: "a picture of the planner's report, as a browser shows it",
     },
     Package {
+        name: "fonts-dejavu-core",
+        proof: Proof::Succeeds(&["test", "-d", "/usr/share/fonts/truetype/dejavu"]),
+        wanted: For::Test,
+        why: "letters in that picture",
+    },
+    Package {
         name: "python3-venv",
         proof: Proof::Succeeds(&["python3", "-c", "import ensurepip, venv"]),
         wanted: For::Test,

@@ -1,2 +1,147 @@
-//! The command line.
-fn main() {}
+//! The one binary: starts and stops servers, moves data in and out, shows what is there.
+//!
+//! ```text
+//! up, detach, signals     a server in the foreground or in the background
+//! control                 down, status, df
+//! transfer                put, get, cat
+//! names, edit             ls, stat, du; rm, mv, mkdir, ln
+//! mount                   the service as a directory
+//! store                   stores on disk, without a server
+//! plan                    how large the buffer must be
+//! demo                    everything at once, with a crash in the middle
+//! settings, places, connect   forebay.toml, default paths, the way to the service
+//! view, output            what is shown, and the only place that prints
+//! ```
+//!
+//! **Invariant**: exit code 0, 1 (it failed) or 2 (it was called wrongly), 130 where somebody interrupted it; an error is one line on standard error that
+//! says what failed, on what, and what to do; no panic reaches the user.
+//!
+//! **Deliberately absent**: whatever a library could do: this crate talks to people, and everything else to
+//! `forebay-client`, `forebay-server` and `forebay-store`.
+
+#![forbid(unsafe_code)]
+
+mod completions;
+mod connect;
+mod control;
+mod demo;
+mod detach;
+mod edit;
+mod failure;
+mod human;
+mod mount;
+mod names;
+mod output;
+mod places;
+mod plan;
+mod remote;
+mod settings;
+mod signals;
+mod store;
+mod transfer;
+mod up;
+mod usage;
+mod view;
+
+use clap::{Parser, Subcommand};
+use failure::Outcome;
+use std::process::ExitCode;
+
+/// A burst buffer: takes data at memory speed, loses nothing, hands it on in good order.
+#[derive(Parser)]
+#[command(name = "forebay", version, max_term_width = 100, subcommand_required = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start a server
+    Up(up::Up),
+    /// Stop the server, in order
+    Down(control::Down),
+    /// Show what the server is doing
+    Status(control::Status),
+    /// Copy local files into the buffer
+    Put(transfer::Put),
+    /// Copy files out of the buffer
+    Get(transfer::Get),
+    /// Write files to standard output
+    Cat(transfer::Cat),
+    /// List directories
+    Ls(names::Ls),
+    /// Show what is known about files
+    Stat(names::Stat),
+    /// Remove files and directories
+    Rm(edit::Rm),
+    /// Move or rename files and directories
+    Mv(edit::Mv),
+    /// Make directories
+    Mkdir(edit::Mkdir),
+    /// Make links
+    Ln(edit::Ln),
+    /// Show how full the buffer is
+    Df(control::Df),
+    /// Show how much directories hold
+    Du(names::Du),
+    /// Mount the service at a directory
+    Mount(mount::Mount),
+    /// Unmount it
+    Umount(mount::Umount),
+    /// Look at a store, give up its lost bytes, remove it
+    #[command(subcommand)]
+    Store(store::Store),
+    /// Say how large the buffer must be, and when it should empty
+    Plan(Box<plan::PlanArgs>),
+    /// See it work: jobs write, the server is killed and restarted, every byte is verified
+    Demo(demo::Demo),
+    /// Print completions for a shell
+    Completions(completions::Completions),
+    #[command(hide = true)]
+    DemoJob(demo::DemoJob),
+}
+
+fn run(command: Command) -> Outcome {
+    match command {
+        Command::Up(up) => up.run(),
+        Command::Down(down) => down.run(),
+        Command::Status(status) => status.run(),
+        Command::Put(put) => put.run(),
+        Command::Get(get) => get.run(),
+        Command::Cat(cat) => cat.run(),
+        Command::Ls(ls) => ls.run(),
+        Command::Stat(stat) => stat.run(),
+        Command::Rm(rm) => rm.run(),
+        Command::Mv(mv) => mv.run(),
+        Command::Mkdir(mkdir) => mkdir.run(),
+        Command::Ln(ln) => ln.run(),
+        Command::Df(df) => df.run(),
+        Command::Du(du) => du.run(),
+        Command::Mount(mount) => mount.run(),
+        Command::Umount(umount) => umount.run(),
+        Command::Store(store) => store.run(),
+        Command::Plan(args) => plan::run(&args),
+        Command::Demo(demo) => demo.run(),
+        Command::Completions(completions) => completions.run(),
+        Command::DemoJob(job) => job.run(),
+    }
+}
+
+fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(output::confess));
+    let outcome =
+        std::panic::catch_unwind(|| match Cli::try_parse_from(mount::arguments(std::env::args_os())) {
+            Ok(cli) => run(cli.command),
+            Err(error) => usage::explain(&error),
+        });
+    match outcome {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(failure)) => {
+            output::complain(&failure);
+            failure.code()
+        }
+        // The hook has said it.
+        Err(_) => ExitCode::FAILURE,
+    }
+}

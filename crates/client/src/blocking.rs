@@ -5,11 +5,13 @@
 
 use crate::dir::Listing;
 use crate::file::OpenOptions;
+use crate::socket::here;
+use crate::transfer::WIDE;
 use crate::{ById, ClientConfig};
 use forebay_model::{
     Attr, Change, Error, ErrorKind, FileId, Gid, Identity, Name, Result, SetTime, Uid, Usage,
 };
-use forebay_wire::{Entry, RenameMode, Status, Token, Welcome, XattrMode};
+use forebay_wire::{Entry, RenameMode, Sample, Status, Token, Welcome, XattrMode};
 use std::path::Path;
 use std::sync::OnceLock;
 use tokio::runtime::{Builder, Runtime};
@@ -110,6 +112,7 @@ blocking! { Client:
     remove_xattr(path: impl AsRef<Path>, name: &str) -> ();
     statfs() -> Usage;
     status() -> Status;
+    history() -> Vec<Sample>;
     sync_all() -> ();
     shutdown() -> ();
     ping() -> ();
@@ -133,16 +136,34 @@ impl File {
         self.inner.token()
     }
 
+    /// See [`File::pread`](crate::File::pread).
+    pub fn pread(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        transfer(into.len(), self.inner.pread(offset, into))
+    }
+
+    /// See [`File::pwrite`](crate::File::pwrite).
+    pub fn pwrite(&self, offset: u64, data: &[u8]) -> Result<()> {
+        transfer(data.len(), self.inner.pwrite(offset, data))
+    }
+
+    /// See [`File::append`](crate::File::append).
+    pub fn append(&self, data: &[u8]) -> Result<u64> {
+        transfer(data.len(), self.inner.append(data))
+    }
+
     /// See [`File::close`](crate::File::close).
     pub fn close(self) -> Result<()> {
         runtime()?.block_on(self.inner.close())
     }
 }
 
+/// A transfer over one connection is waited for by the calling thread itself; over several, by the runtime.
+fn transfer<T>(len: usize, future: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = runtime()?;
+    if len > WIDE { runtime.block_on(future) } else { here(|| runtime.block_on(future)) }
+}
+
 blocking! { File:
-    pread(offset: u64, into: &mut [u8]) -> usize;
-    pwrite(offset: u64, data: &[u8]) -> ();
-    append(data: &[u8]) -> u64;
     truncate(size: u64) -> ();
     punch(offset: u64, len: u64) -> ();
     sync() -> ();

@@ -11,7 +11,7 @@ use forebay_model::{
     Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, Result, SetTime, Uid,
     Usage,
 };
-use forebay_wire::{IfExists, RenameMode, Reply, Request, Status, Welcome, XattrMode};
+use forebay_wire::{IfExists, RenameMode, Reply, Request, Sample, Status, Welcome, XattrMode};
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
@@ -327,6 +327,23 @@ impl Client {
             Reply::Status(status) => Ok(*status),
             other => Err(unexpected(&Request::Status, &other)),
         }
+    }
+
+    /// What every job wrote and read, second by second, as far back as the server remembers.
+    pub async fn history(&self) -> Result<Vec<Sample>> {
+        let mut all = Vec::new();
+        let mut from = Some(0);
+        while let Some(cursor) = from {
+            let request = Request::History { cursor };
+            match self.ask(request.clone()).await? {
+                Reply::History { samples, next } => {
+                    all.extend(samples);
+                    from = next;
+                }
+                other => return Err(unexpected(&request, &other)),
+            }
+        }
+        Ok(all)
     }
 
     /// Waits until everything acknowledged is durable.

@@ -54,7 +54,7 @@ impl Session {
     pub(crate) async fn lease<'a>(&'a self, slot: SemaphorePermit<'a>) -> Result<Lease<'a>> {
         let mut found = self.pool.idle().pop();
         // One that the server has closed meanwhile, or talks on unasked, is of no use.
-        while found.as_mut().is_some_and(|connection| !connection.pipe.inbox.is_quiet()) {
+        while found.as_ref().is_some_and(|connection| !connection.pipe.inbox.is_quiet()) {
             found = self.pool.idle().pop();
         }
         let connection = match found {

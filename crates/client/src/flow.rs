@@ -7,7 +7,8 @@
 use crate::data::Lease;
 use crate::line::CallRef;
 use crate::session::Who;
-use crate::transport::{Inbox, Writer, send};
+use crate::socket::Writer;
+use crate::transport::{Inbox, send};
 use forebay_model::{Error, ErrorKind};
 use forebay_wire::{Answer, At, FrameKind, Reply, Request, Token, frame};
 use std::sync::atomic::{AtomicBool, Ordering};

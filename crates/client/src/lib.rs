@@ -8,7 +8,8 @@
 //! session, opens         what outlives a connection         retry, reconnect, re-established files
 //! line                   the control connection             many calls at once
 //! transfer, flow, data   payload                            split, pipelined, straight from and to the caller
-//! handshake, transport   first words, sockets
+//! handshake, transport   first words, frames of a stream
+//! socket                 bytes, and who waits for them where
 //! ```
 //!
 //! **Invariant**: a request that must happen only once is sent a second time only if no byte of the first had
@@ -38,6 +39,7 @@ mod opens;
 mod path;
 mod retry;
 mod session;
+mod socket;
 mod transfer;
 mod transport;
 

@@ -6,7 +6,8 @@
 //! is told whether any byte of its request had left.
 
 use crate::retry::Trouble;
-use crate::transport::{Inbox, Pipe, Writer, poll_send, stream_error};
+use crate::socket::Writer;
+use crate::transport::{Inbox, Pipe, poll_send, stream_error};
 use forebay_model::{Error, ErrorKind, Identity, Result};
 use forebay_wire::{Answer, FrameKind, Request, Welcome, frame};
 use serde::Serialize;

@@ -29,6 +29,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::ListXattr { .. }
         | Request::StatFs
         | Request::Status
+        | Request::History { .. }
         | Request::Read { .. } => true,
         Request::Create { if_exists, .. } => *if_exists != IfExists::Refuse,
         Request::SetXattr { mode, .. } => *mode == XattrMode::Any,

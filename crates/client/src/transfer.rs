@@ -10,7 +10,7 @@ use forebay_wire::{At, MAX_PAYLOAD};
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// Beyond this a transfer uses several connections.
-const WIDE: usize = 8 << 20;
+pub(crate) const WIDE: usize = 8 << 20;
 
 impl Session {
     /// Writes all of `data` at an offset.

@@ -4,20 +4,15 @@
 //! of socket it is.
 
 use crate::Address;
+use crate::socket::{Reader, Writer, halves};
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_wire::{FrameKind, HEADER, Header, body};
 use serde::de::DeserializeOwned;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use std::os::fd::OwnedFd;
+use std::task::{Context, Poll};
 use tokio::net::{TcpStream, UnixStream};
-
-/// The way in.
-pub(crate) type Reader = Box<dyn AsyncRead + Send + Unpin>;
-/// The way out.
-pub(crate) type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
 /// A connection before anything was said on it.
 pub(crate) struct Pipe {
@@ -36,18 +31,14 @@ pub(crate) async fn connect(address: &Address) -> Result<Pipe> {
 }
 
 async fn open(address: &Address) -> io::Result<(Reader, Writer)> {
-    match address {
-        Address::Unix(path) => {
-            let (reader, writer) = UnixStream::connect(path).await?.into_split();
-            Ok((Box::new(reader), Box::new(writer)))
-        }
+    halves(match address {
+        Address::Unix(path) => OwnedFd::from(UnixStream::connect(path).await?.into_std()?),
         Address::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             stream.set_nodelay(true)?;
-            let (reader, writer) = stream.into_split();
-            Ok((Box::new(reader), Box::new(writer)))
+            OwnedFd::from(stream.into_std()?)
         }
-    }
+    })
 }
 
 fn broken(error: &io::Error) -> Error {
@@ -130,11 +121,8 @@ impl Inbox {
     }
 
     /// Whether nothing has come in that nobody asked for, the end of the stream included.
-    pub(crate) fn is_quiet(&mut self) -> bool {
-        let mut byte = [0];
-        let mut context = Context::from_waker(Waker::noop());
-        let poll = Pin::new(&mut self.reader).poll_read(&mut context, &mut ReadBuf::new(&mut byte));
-        self.start == self.end && poll.is_pending()
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.start == self.end && self.reader.is_quiet()
     }
 }
 
@@ -160,11 +148,7 @@ pub(crate) fn poll_send(
     head: &[u8],
     tail: &[u8],
 ) -> Poll<io::Result<usize>> {
-    let slices = [IoSlice::new(head), IoSlice::new(tail)];
-    match Pin::new(writer).poll_write_vectored(context, &slices) {
-        Poll::Ready(Ok(0)) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-        other => other,
-    }
+    writer.poll_write(context, &[IoSlice::new(head), IoSlice::new(tail)])
 }
 
 /// An error of the stream in words.

@@ -37,7 +37,11 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     let (reading, writing) = transport.split();
     let times = service.config.times;
     let (mut inbox, mut outbox) = (Inbox::new(reading), Outbox::new(writing, times.answer));
-    let met = timeout(times.handshake, handshake::receive(&service, vouch, &mut inbox, &mut outbox)).await;
+    let mut stopping = service.stopping();
+    let met = tokio::select! {
+        met = timeout(times.handshake, handshake::receive(&service, vouch, &mut inbox, &mut outbox)) => met,
+        () = stopped(&mut stopping) => return,
+    };
     let met = met.unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Unreachable, format!("no handshake within {:?}", times.handshake)))
     });
@@ -53,7 +57,7 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     let (uid, label, channel) = (guest.identity.uid, &guest.hello.job.label, guest.hello.channel);
     tracing::debug!(%uid, job = %label, ?channel, "connected");
     let mut connection = Connection {
-        stopping: service.stopping(),
+        stopping,
         privileged: service.trusts(&guest.identity),
         peer: guest.identity.clone(),
         session,
@@ -76,6 +80,8 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     // What was answered is still delivered where that is possible.
     let _ = connection.outbox.flush().await;
     connection.outbox.close().await;
+    let Connection { session, service, .. } = connection;
+    service.sessions.leave(session);
 }
 
 type Entered<'a> = (Guest, Arc<Session>, Membership, SemaphorePermit<'a>);

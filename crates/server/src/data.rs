@@ -179,6 +179,10 @@ impl Connection {
         let len = len.min(MAX_PAYLOAD);
         let turn = self.turn(len).await?;
         let pieces = self.service.store.data().read(token.file, offset, len)?;
+        // Asked only where nothing was read: a directory has no bytes.
+        if pieces.is_empty() && self.service.is_directory(token.file) {
+            return Err(Error::from(ErrorKind::IsDirectory).into());
+        }
         let (mut slices, mut total) = (Vec::with_capacity(pieces.len()), 0);
         for piece in &pieces {
             match piece {

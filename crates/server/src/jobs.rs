@@ -64,9 +64,14 @@ impl Jobs {
         Ok(Membership { id, counts: counts.clone() })
     }
 
-    /// The jobs, busiest first.
+    /// All jobs.
+    pub(crate) fn all(&self) -> Vec<JobStatus> {
+        self.lock().iter().map(|(&id, counts)| counts.status(id)).collect()
+    }
+
+    /// The busiest jobs, busiest first.
     pub(crate) fn status(&self) -> Vec<JobStatus> {
-        let mut jobs: Vec<JobStatus> = self.lock().iter().map(|(&id, counts)| counts.status(id)).collect();
+        let mut jobs = self.all();
         jobs.sort_by_key(|job| (u64::MAX - job.written.saturating_add(job.read), job.id));
         jobs.truncate(SHOWN);
         jobs

@@ -1,8 +1,8 @@
 //! The daemon: sockets, turns, sessions, and the introduction of policy to store.
 //!
-//! A request comes in by a `transport`, is framed by a `link`, belongs to a
-//! `connection` whose peer was met in the `handshake`, waits for its turn (`turns`), and is
-//! handled (`handle`) by the store; payload takes the shorter way of a `data` connection.
+//! A request comes in by a `transport`, is framed by a `link`, belongs to a `connection` whose peer was met in the
+//! `handshake`, waits for its turn (`turns`), and is handled (`handle`) by the store; payload takes the shorter way
+//! of a `data` connection.
 //!
 //! **Invariant**: nothing is acknowledged before the store has it; nobody acts for anybody but himself, unless he is
 //! root or the service's owner; no table, queue or buffer grows without a bound, and at the bound the peer is told.
@@ -19,6 +19,7 @@ mod data;
 mod grace;
 mod handle;
 mod handshake;
+mod history;
 mod human;
 mod jobs;
 mod key;

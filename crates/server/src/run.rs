@@ -189,8 +189,11 @@ async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Resul
         tokio::spawn(accept(service.clone(), listener, handshakes.clone(), alive.clone()));
     }
     tokio::spawn(sweep(service.clone()));
+    tokio::spawn(remember(service.clone()));
     let tidier = service.clone();
     tokio::task::spawn_blocking(move || tidy(&tidier));
+    let warmer = service.clone();
+    tokio::task::spawn_blocking(move || warm(&warmer));
 
     stopped(&mut service.stopping()).await;
     drop(alive);
@@ -247,6 +250,25 @@ async fn sweep(service: Arc<Service>) {
             tracing::info!(ended, "clients were silent for too long: their files are closed");
         }
     }
+}
+
+/// Writes down what jobs do.
+async fn remember(service: Arc<Service>) {
+    let mut beat = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        beat.tick().await;
+        let note = || service.history.note(&service.jobs.all(), service.store.data().now());
+        if let Err(error) = tokio::task::block_in_place(note) {
+            tracing::warn!(%error, "what jobs did in the last second is not remembered");
+        }
+    }
+}
+
+/// Makes memory ready for the first burst, while clients are served already.
+fn warm(service: &Service) {
+    let (begin, stopping) = (Instant::now(), service.stopping());
+    service.store.data().warm(&|| *stopping.borrow());
+    tracing::debug!(took = ?begin.elapsed(), "the regions are warm");
 }
 
 /// Keeps regions ready for the next burst.

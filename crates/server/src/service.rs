@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::grace::Grace;
+use crate::history::History;
 use crate::jobs::Jobs;
 use crate::key::{self, KeyHolder};
 use crate::members::Membership;
@@ -9,7 +10,7 @@ use crate::opens::{Afterwards, Opens};
 use crate::session::{Session, Sessions};
 use crate::turns::Turns;
 use forebay_backend::Backend;
-use forebay_model::{Error, ErrorKind, FileId, Identity, Result, Uid};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Uid};
 use forebay_policy::{Fifo, Mode};
 use forebay_store::{Batch, Store};
 use forebay_wire::Key;
@@ -33,6 +34,7 @@ pub(crate) struct Service {
     pub(crate) opens: Arc<Opens>,
     pub(crate) grace: Grace,
     pub(crate) jobs: Jobs,
+    pub(crate) history: History,
     pub(crate) connections: Semaphore,
     pub(crate) syncs: Semaphore,
     pub(crate) mode: Mode,
@@ -80,6 +82,7 @@ impl Service {
             opens,
             grace,
             jobs: Jobs::new(limits.jobs),
+            history: History::open(store.meta().clone())?,
             connections: Semaphore::new(limits.connections),
             syncs: Semaphore::new(SYNCS),
             mode: Mode::Buffer,
@@ -90,6 +93,11 @@ impl Service {
             store,
             config,
         })
+    }
+
+    /// Whether an open file is a directory.
+    pub(crate) fn is_directory(&self, file: FileId) -> bool {
+        self.store.names().inode(file).is_ok_and(|inode| inode.kind() == FileKind::Directory)
     }
 
     /// How long the server has been up: the clock of sessions.

@@ -1,7 +1,7 @@
 //! Sessions: what a client has open, and whether it still lives.
 //!
 //! A session belongs to a client's number and the user its connections are authenticated as, so that guessing
-//! somebody's number gains nothing. It ends when no word has come on any of its connections for the configured
+//! somebody's number gains nothing. It ends with its last connection if nothing is open; else when no word has come on any of its connections for the configured
 //! time; what it had open is closed then. Connections of a session that has ended begin a new one with their next
 //! request: tokens outlive sessions, because their seal alone proves them.
 
@@ -71,6 +71,17 @@ impl Sessions {
         Ok(session)
     }
 
+    /// A connection has gone. A session without any, and with nothing open, has nothing to come back for.
+    pub(crate) fn leave(&self, session: Arc<Session>) {
+        let owner = session.owner;
+        drop(session);
+        let mut table = self.lock();
+        let idle = |session: &Arc<Session>| Arc::strong_count(session) == 1 && session.is_idle();
+        if table.get(&owner).is_some_and(idle) {
+            table.remove(&owner);
+        }
+    }
+
     /// Ends the sessions that were not heard of for longer than `silence`, closes what they had open, and says
     /// how many they were.
     pub(crate) fn expire(&self, now: Duration, silence: Duration) -> usize {
@@ -112,6 +123,13 @@ impl Session {
     /// Whether it has ended.
     pub(crate) fn is_over(&self) -> bool {
         matches!(*self.lock(), State::Over)
+    }
+
+    fn is_idle(&self) -> bool {
+        match &*self.lock() {
+            State::Live(opens) => opens.is_empty(),
+            State::Over => true,
+        }
     }
 
     /// The hold on the file of just this token, if it is open here.
@@ -214,5 +232,22 @@ mod tests {
         diary.check(&["closed 7", "closed 6", "closed 5"]);
         assert_eq!(quiet.insert(token(5, 1), open(5)).unwrap_err().kind(), ErrorKind::Stale);
         assert_eq!(sessions.count(), 1);
+    }
+
+    #[test]
+    fn a_session_ends_with_its_last_connection_unless_something_is_open() {
+        let opens = Opens::new(99, Box::new(Diary::default()));
+        let sessions = Sessions::new(9, 9);
+        let attach = || sessions.attach((1, Uid(7)), at(0)).unwrap();
+        let (one, two) = (attach(), attach());
+        sessions.leave(one);
+        assert_eq!(sessions.count(), 1, "another connection is there");
+        two.insert(token(5, 1), Arc::new(opens.hold(FileId(5)).unwrap())).unwrap();
+        sessions.leave(two);
+        assert_eq!(sessions.count(), 1, "a file is open");
+        let three = attach();
+        drop(three.remove(&token(5, 1)));
+        sessions.leave(three);
+        assert_eq!(sessions.count(), 0);
     }
 }

@@ -7,8 +7,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Numbers arenas, so that a ticket opens only its own.
+static ARENAS: AtomicU64 = AtomicU64::new(0);
+
 /// A mapped file, filled from the front.
 pub struct Arena {
+    number: u64,
     map: Map,
     /// The first byte never granted in this generation. Its lock also orders grants against resets.
     next: Mutex<u32>,
@@ -31,6 +35,7 @@ impl Arena {
     /// Maps the first `len` bytes of a file that is allocated in full.
     pub fn new(file: &File, len: u32, generation: u32) -> io::Result<Arc<Arena>> {
         Ok(Arc::new(Arena {
+            number: ARENAS.fetch_add(1, Ordering::Relaxed),
             map: Map::new(file, len as usize)?,
             next: Mutex::new(0),
             hold: AtomicU64::new(u64::from(generation) << 32),
@@ -47,6 +52,12 @@ impl Arena {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
+    }
+
+    /// Makes all its memory present, so that nobody waits for that when a byte is first touched. Only for files
+    /// that live in memory: on a disk it would read everything, and dirty it.
+    pub fn populate(&self) -> io::Result<()> {
+        self.map.populate()
     }
 
     /// The present generation.
@@ -91,15 +102,15 @@ impl Arena {
             return None;
         }
         *next = (*next).max(end);
-        Some(Ticket { start, len, generation: self.generation() })
+        Some(Ticket { start, len, generation: self.generation(), arena: self.number })
     }
 
-    /// Opens the bytes behind a ticket; `None` if its generation is over.
+    /// Opens the bytes behind a ticket; `None` if its generation is over, or it is another arena's.
     #[must_use]
     pub fn view(self: &Arc<Self>, ticket: Ticket) -> Option<View> {
         let mut hold = self.hold.load(Ordering::Acquire);
         loop {
-            if generation_of(hold) != ticket.generation {
+            if generation_of(hold) != ticket.generation || self.number != ticket.arena {
                 return None;
             }
             match self.hold.compare_exchange_weak(
@@ -180,7 +191,7 @@ impl Grant {
     #[must_use]
     pub fn publish(self, len: u32) -> Ticket {
         assert!(len <= self.len, "published {len} of {} bytes", self.len);
-        Ticket { start: self.start, len, generation: self.generation }
+        Ticket { start: self.start, len, generation: self.generation, arena: self.arena.number }
     }
 }
 
@@ -193,6 +204,7 @@ impl Drop for Grant {
 /// Bytes that were published and do not change any more in their generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
+    arena: u64,
     start: u32,
     len: u32,
     generation: u32,
@@ -225,7 +237,7 @@ impl Ticket {
             "{range:?} is outside a ticket of {}",
             self.len
         );
-        Ticket { start: self.start + range.start, len: range.end - range.start, generation: self.generation }
+        Ticket { start: self.start + range.start, len: range.end - range.start, ..self }
     }
 }
 
@@ -288,6 +300,14 @@ mod tests {
     }
 
     #[test]
+    fn a_ticket_opens_its_own_arena_only() {
+        let (ours, other) = (arena(100), arena(100));
+        let ticket = ours.grant(10).unwrap().publish(10);
+        assert!(ours.view(ticket).is_some());
+        assert!(other.view(ticket).is_none(), "another arena of the same generation");
+    }
+
+    #[test]
     fn adopted_bytes_are_not_granted_again() {
         let arena = arena(100);
         assert!(arena.adopt(90, 11).is_none());
@@ -306,7 +326,8 @@ mod tests {
                     scope.spawn(move || {
                         let mut seen = 0_u32;
                         for _ in 0..20_000 {
-                            let ticket = Ticket { start: 0, len: 4, generation: arena.generation() };
+                            let (generation, number) = (arena.generation(), arena.number);
+                            let ticket = Ticket { start: 0, len: 4, generation, arena: number };
                             if let Some(view) = arena.view(ticket) {
                                 let generation = arena.generation();
                                 let bytes = u32::from_le_bytes(view.as_ref().try_into().unwrap());

@@ -1,6 +1,6 @@
 //! A shared mapping of a file.
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
@@ -34,6 +34,13 @@ impl Map {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Makes every page present and writable, without changing a byte.
+    pub(crate) fn populate(&self) -> io::Result<()> {
+        // SAFETY: the range is our own mapping, and this advice only does early what touching the pages would do.
+        unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxPopulateWrite)? };
+        Ok(())
     }
 
     /// The address of a byte; the caller answers for what it does with it.

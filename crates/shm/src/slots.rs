@@ -3,6 +3,7 @@
 use crate::map::Map;
 use std::fs::File;
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes in a slot. Divides every sector size, so that a slot never lies in two sectors.
@@ -33,6 +34,15 @@ impl Slots {
         // SAFETY: `at` checked the range, and the lock makes this the only access from this process. Another
         // process that scribbles here can only spoil bytes that are checked by checksum when they are read.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, SLOT) }
+    }
+
+    /// Writes the first four bytes of one slot in a single step: whoever dies over it leaves the old ones or the new.
+    pub fn write_head(&self, slot: u32, bytes: [u8; 4]) {
+        let map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let to: *mut u32 = map.at(slot as usize * SLOT, SLOT).cast();
+        // SAFETY: `at` checked the range, a mapping starts at a page and slots have 64 bytes, so the address is
+        // aligned; the lock makes this the only access from this process.
+        unsafe { AtomicU32::from_ptr(to) }.store(u32::from_ne_bytes(bytes), Ordering::Release);
     }
 
     /// Reads one slot.

@@ -1,15 +1,19 @@
 //! The directory of a store: its lock, and the place of its regions.
 
+use crate::data::UNFINISHED;
 use forebay_model::{Error, ErrorKind, Incarnation, Result};
 use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const TMPFS: u64 = 0x0102_1994;
+/// How often a lock is tried again while its holder is dying, 10 ms apart.
+const PATIENCE: u32 = 1000;
 
 /// What holds the regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,10 +45,77 @@ pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(kind, format!("cannot {what} {}: {error}{hint}", path.display()))
 }
 
+/// What says that a store is being made, until it is.
+const MAKING: &str = "making";
+/// Where memory of users who may not mount is found.
+const SHARED_MEMORY: &str = "/dev/shm/forebay-";
+
 /// Makes a private directory if it is not there.
 pub(crate) fn make_dir(dir: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|error| failed("make", dir, &error))
+}
+
+/// Fails if others may look into a store's directory: the key that seals tokens is in it.
+pub(crate) fn check_private(dir: &Path) -> Result<()> {
+    let facts = std::fs::metadata(dir).map_err(|error| failed("look at", dir, &error))?;
+    if facts.permissions().mode() & 0o077 != 0 {
+        let advice = format!("run \"chmod 700 {}\" first", dir.display());
+        return Err(bad(format!("others may look into the store {}: {advice}", dir.display())));
+    }
+    Ok(())
+}
+
+/// Marks a directory as a store that is being made, and removes what an earlier attempt left. A directory that holds
+/// anything else is refused.
+pub(crate) fn begin_making(dir: &Path) -> Result<()> {
+    let making = dir.join(MAKING);
+    if !making.exists() {
+        let list = std::fs::read_dir(dir).map_err(|error| failed("list", dir, &error))?;
+        for entry in list {
+            let name = entry.map_err(|error| failed("list", dir, &error))?.file_name();
+            if name != "lock" {
+                return Err(bad(format!(
+                    "{} is not empty (it holds {}) and has no head of a store: choose an empty directory",
+                    dir.display(),
+                    name.to_string_lossy()
+                )));
+            }
+        }
+        let private = std::fs::set_permissions(dir, Permissions::from_mode(0o700));
+        private
+            .and_then(|()| File::create(&making).map(drop))
+            .map_err(|error| failed("mark", dir, &error))?;
+    }
+    remove_regions_dir(dir)?;
+    let meta = dir.join("meta");
+    gone(std::fs::remove_dir_all(&meta), &meta)
+}
+
+/// The store is whole.
+pub(crate) fn end_making(dir: &Path) -> Result<()> {
+    let making = dir.join(MAKING);
+    gone(std::fs::remove_file(&making), &making)
+}
+
+/// Removes files of regions that were being made when the process died.
+pub(crate) fn clear_unfinished(regions: &Path) -> Result<()> {
+    let list = std::fs::read_dir(regions).map_err(|error| failed("list", regions, &error))?;
+    for entry in list {
+        let path = entry.map_err(|error| failed("list", regions, &error))?.path();
+        if path.to_string_lossy().ends_with(UNFINISHED) {
+            gone(std::fs::remove_file(&path), &path)?;
+        }
+    }
+    Ok(())
+}
+
+/// What is gone already need not be removed.
+fn gone(result: io::Result<()>, path: &Path) -> Result<()> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, &error)),
+        _ => Ok(()),
+    }
 }
 
 /// Locks a store's directory for as long as the returned file lives.
@@ -52,19 +123,36 @@ pub(crate) fn lock_dir(dir: &Path) -> Result<File> {
     let path = dir.join("lock");
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let mut file = open.map_err(|error| failed("open", &path, &error))?;
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+    for attempt in 0.. {
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            break;
+        }
         let mut holder = String::new();
-        // Only for the message.
-        let _ = file.read_to_string(&mut holder);
-        let holder = holder.trim();
-        return Err(bad(format!(
-            "the store {} is in use by process {holder}: stop that server first (\"forebay down\")",
-            dir.display()
-        )));
+        let read = file.rewind().and_then(|()| file.read_to_string(&mut holder));
+        let holder = read.ok().and_then(|_| holder.trim().parse().ok());
+        if attempt == PATIENCE || !holder.is_some_and(is_dying) {
+            let holder = holder.map_or_else(|| "another".to_owned(), |pid| format!("process {pid}"));
+            return Err(bad(format!(
+                "the store {} is in use by {holder}: stop that server first (\"forebay down\")",
+                dir.display()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
-    let note = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+    let note =
+        file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
     note.map_err(|error| failed("write", &path, &error))?;
     Ok(file)
+}
+
+/// Whether a process is past its end: a server that was killed holds its lock until its memory is given back.
+fn is_dying(pid: u32) -> bool {
+    const EXITING: u64 = 4;
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    // The command's name may hold spaces and brackets; the flags are the seventh field behind it.
+    let flags =
+        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & EXITING != 0)
 }
 
 /// Where the regions of a store are.
@@ -91,9 +179,13 @@ pub(crate) fn make_regions_dir(
     if rustix::process::geteuid().is_root() {
         make_dir(&regions)?;
         let size = bytes + bytes / 64 + (1 << 20);
-        return mount_tmpfs(&regions, size);
+        if mount_tmpfs(&regions, size).is_ok() {
+            return Ok(());
+        }
+        // The root of a container may not mount, and does as everybody else.
+        std::fs::remove_dir(&regions).map_err(|error| failed("remove", &regions, &error))?;
     }
-    let elsewhere = PathBuf::from(format!("/dev/shm/forebay-{incarnation}"));
+    let elsewhere = PathBuf::from(format!("{SHARED_MEMORY}{incarnation}"));
     make_dir(&elsewhere)?;
     symlink(&elsewhere, &regions).map_err(|error| failed("link", &regions, &error))
 }
@@ -129,11 +221,11 @@ pub(crate) fn describe_medium(dir: &Path) -> String {
 /// Removes the place of the regions with everything in it.
 pub(crate) fn remove_regions_dir(dir: &Path) -> Result<()> {
     let regions = regions_dir(dir);
-    let gone = |result: io::Result<()>, path: &Path| match result {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, &error)),
-        _ => Ok(()),
-    };
     if let Ok(elsewhere) = std::fs::read_link(&regions) {
+        if !elsewhere.to_string_lossy().starts_with(SHARED_MEMORY) {
+            let text = "leads to a place that Forebay did not make: remove it yourself";
+            return Err(bad(format!("{} {text}", regions.display())));
+        }
         gone(std::fs::remove_dir_all(&elsewhere), &elsewhere)?;
         return gone(std::fs::remove_file(&regions), &regions);
     }

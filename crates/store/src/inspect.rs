@@ -3,7 +3,7 @@
 use crate::data::{RecordView, read_journal};
 use crate::files::{describe_medium, failed, regions_dir};
 use crate::superblock::Superblock;
-use forebay_model::{Incarnation, RegionId, Result, ServerId, Uid};
+use forebay_model::{Bytes, Incarnation, RegionId, Result, ServerId, Uid};
 use serde::Serialize;
 use std::path::Path;
 
@@ -75,4 +75,14 @@ pub fn inspect(dir: &Path) -> Result<Inspection> {
         slots: superblock.geometry.slots,
         regions: regions.collect(),
     })
+}
+
+/// Bytes that files can fill in the store in a directory; `None` where there is no store.
+pub fn capacity_of(dir: &Path) -> Result<Option<Bytes>> {
+    if !Superblock::exists(dir) {
+        return Ok(None);
+    }
+    let geometry = Superblock::read(dir)?.geometry;
+    // One region is the cleaner's.
+    Ok(Some(Bytes(u64::from(geometry.regions.saturating_sub(1)) * u64::from(geometry.size))))
 }

@@ -5,7 +5,7 @@ use crate::files::{self, Medium, bad};
 use crate::meta::{Batch, FjallKv, Kv};
 use crate::names::Names;
 use crate::superblock::{Superblock, boot_id};
-use forebay_model::{Bytes, ErrorKind, Gid, Incarnation, Result, ServerId, Stamp, Uid};
+use forebay_model::{Bytes, ErrorKind, FileId, Gid, Incarnation, Result, ServerId, Stamp, Uid};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,6 +62,7 @@ impl Store {
             create(config)?;
             return Store::open(config, lock, Start::Fresh);
         }
+        files::check_private(&config.dir)?;
         let superblock = Superblock::read(&config.dir)?;
         let start = match (superblock.clean, superblock.boot == boot_id()?) {
             (true, _) => Start::Clean,
@@ -93,21 +94,41 @@ impl Store {
         }
         let kv: Arc<dyn Kv> = Arc::new(FjallKv::open(&dir.join("meta"), META_CACHE)?);
         if kv.get(INCARNATION_KEY)?.as_deref() != Some(&superblock.incarnation.0.to_be_bytes()) {
-            return Err(bad(format!("{} holds the metadata of another store", dir.join("meta").display())));
+            return Err(bad(format!(
+                "{} holds the metadata of another store: give it back its own, or run \"forebay store replace {}\" \
+                 again if that was interrupted",
+                dir.join("meta").display(),
+                dir.display()
+            )));
         }
+        files::end_making(&dir)?;
+        files::clear_unfinished(&regions)?;
         superblock.clean = false;
-        superblock.boot = boot_id()?;
         superblock.write(&dir)?;
         let disk = Arc::new(DirDisk::new(regions.clone(), files::is_in_memory(&regions)));
         let (geometry, incarnation) = (superblock.geometry, superblock.incarnation);
         let (data, recovery) =
             Data::open(disk, Arc::clone(&kv), geometry, incarnation, start, Box::new(NoRings))?;
+        if start == Start::MachineDied {
+            data.sync_all()?;
+        }
+        // Only now: until every payload is checked, whoever opens the store has to check them again.
+        superblock.boot = boot_id()?;
+        superblock.write(&dir)?;
         let names = Names::open(Arc::clone(&kv), superblock.server)?;
-        drop_nameless(&data, &names)?;
+        let nameless = nameless(&data, &names)?;
+        if start == Start::MachineDied {
+            // Their creation never became durable, so nobody was told that they exist for good.
+            nameless.iter().try_for_each(|&file| data.delete(file, Batch::default()))?;
+        }
         let data = Arc::new(data);
         let checker = Checker::start(&data, start);
         let medium = files::describe_medium(&dir);
-        let notes = notes(config, geometry);
+        let mut notes = notes(config, geometry);
+        if start != Start::MachineDied && !nameless.is_empty() {
+            let text = "files have bytes but no name: the metadata may be damaged; their space stays in use";
+            notes.push(format!("{} {text}", nameless.len()));
+        }
         Ok(Store { dir, data, names, kv, superblock, start, recovery, medium, notes, checker, _lock: lock })
     }
 
@@ -197,6 +218,7 @@ impl Store {
     /// Makes everything durable and notes that the store was left in order.
     pub fn close(&self) -> Result<()> {
         self.checker.stop();
+        self.data.settle_all()?;
         self.data.sync_all()?;
         self.data.store_clock()?;
         self.kv.sync()?;
@@ -204,7 +226,7 @@ impl Store {
     }
 }
 
-/// Checks payloads in the background after the process died.
+/// Checks payloads in the background. After the machine died, and in a new store, there is nothing left to check.
 struct Checker {
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -217,7 +239,7 @@ impl Checker {
         let check = move || {
             data.check_payloads(&|| stopped.load(Ordering::Relaxed));
         };
-        let thread = (start == Start::ProcessDied).then(|| std::thread::spawn(check));
+        let thread = matches!(start, Start::Clean | Start::ProcessDied).then(|| std::thread::spawn(check));
         Checker { stop, thread: Mutex::new(thread) }
     }
 
@@ -239,8 +261,8 @@ impl Drop for Checker {
 
 fn create(config: &StoreConfig) -> Result<()> {
     let dir = &config.dir;
-    clear_half_made(dir)?;
     let geometry = geometry(config.capacity, config.region)?;
+    files::begin_making(dir)?;
     let made = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let superblock = Superblock {
         incarnation: random_incarnation()?,
@@ -254,12 +276,15 @@ fn create(config: &StoreConfig) -> Result<()> {
     let now = Stamp(superblock.made * 1_000_000_000);
     Names::format(&kv, config.server, config.owner, config.root_mode, now)?;
     make_regions(dir, config.medium, &superblock, &kv)?;
-    superblock.write(dir)
+    superblock.write(dir)?;
+    files::end_making(dir)
 }
 
 fn make_regions(dir: &Path, medium: Medium, superblock: &Superblock, kv: &FjallKv) -> Result<()> {
     let Geometry { regions, size, slots } = superblock.geometry;
-    let bytes = u64::from(regions) * (u64::from(size) + (u64::from(slots) + 1) * forebay_shm::SLOT as u64);
+    let one = u64::from(size) + (u64::from(slots) + 1) * forebay_shm::SLOT as u64;
+    // One more than there are: a region is made anew beside the old one.
+    let bytes = (u64::from(regions) + 1) * one;
     files::make_regions_dir(dir, medium, superblock.incarnation, bytes)?;
     let place = files::regions_dir(dir);
     let disk = DirDisk::new(place.clone(), files::is_in_memory(&place));
@@ -268,30 +293,6 @@ fn make_regions(dir: &Path, medium: Medium, superblock: &Superblock, kv: &FjallK
     batch.put(INCARNATION_KEY, superblock.incarnation.0.to_be_bytes());
     kv.commit(batch)?;
     kv.sync()
-}
-
-/// Removes what a crash in the middle of making a store left; refuses a directory that holds anything else.
-fn clear_half_made(dir: &Path) -> Result<()> {
-    let list = std::fs::read_dir(dir).map_err(|error| files::failed("list", dir, &error))?;
-    for entry in list {
-        let entry = entry.map_err(|error| files::failed("list", dir, &error))?;
-        let name = entry.file_name();
-        if !["lock", "meta", "regions", "store.new"].iter().any(|ours| name == *ours) {
-            return Err(bad(format!(
-                "{} is not empty (it holds {}) and not a store: choose an empty directory",
-                dir.display(),
-                name.to_string_lossy()
-            )));
-        }
-    }
-    files::remove_regions_dir(dir)?;
-    let meta = dir.join("meta");
-    match std::fs::remove_dir_all(&meta) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(files::failed("remove", &meta, &error))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// How many regions of which size make up a capacity, with one more for the cleaner.
@@ -324,18 +325,18 @@ fn notes(config: &StoreConfig, geometry: Geometry) -> Vec<String> {
     differs.then_some(note).into_iter().collect()
 }
 
-/// Drops bytes of files that nobody can name: the machine died before their creation was durable.
-fn drop_nameless(data: &Data, names: &Names) -> Result<()> {
+/// Files that have bytes, but no inode.
+fn nameless(data: &Data, names: &Names) -> Result<Vec<FileId>> {
+    let mut nameless = Vec::new();
     for file in data.files() {
         match names.inode(file) {
-            Err(error) if error.kind() == ErrorKind::NotFound || error.kind() == ErrorKind::Stale => {
-                data.delete(file, Batch::default())?;
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {
+                nameless.push(file);
             }
-            Err(error) => return Err(error),
-            Ok(_) => {}
+            found => drop(found?),
         }
     }
-    Ok(())
+    Ok(nameless)
 }
 
 fn random_incarnation() -> Result<Incarnation> {

@@ -20,6 +20,6 @@ pub use fuzz::fuzz;
 pub use hello::{Channel, Greeting, Hello, Proof, VERSION, Welcome};
 pub use message::{
     Answer, At, Call, Entry, IfExists, JobStatus, RecoverySummary, RegionCounts, RenameMode, Reply, Request,
-    Status, Token, XattrMode,
+    Sample, Status, Token, XattrMode,
 };
 pub use seal::{Key, client_proof, same_proof, server_proof};

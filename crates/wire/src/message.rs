@@ -288,6 +288,11 @@ pub enum Request {
         /// At most so many bytes.
         len: u32,
     },
+    /// What every job wrote and read, second by second.
+    History {
+        /// 0 for the beginning, else the `next` of an earlier answer.
+        cursor: u128,
+    },
     /// Make an open file at least so long; never shorter. What is new is zero.
     Extend {
         /// Which; needs write access.
@@ -359,6 +364,26 @@ pub enum Reply {
     },
     /// The frame's payload is what was read.
     Data,
+    /// What jobs did.
+    History {
+        /// In the order of time.
+        samples: Vec<Sample>,
+        /// Where to go on, or `None` at the end.
+        next: Option<u128>,
+    },
+}
+
+/// What one job did in one second.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// Which second, since the Unix epoch.
+    pub second: u64,
+    /// The job's label.
+    pub label: String,
+    /// Bytes written.
+    pub written: u64,
+    /// Bytes read.
+    pub read: u64,
 }
 
 /// An entry of a directory.

@@ -43,6 +43,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("bench", &["store", "server", "client"]),
+    ("proof", &["wire", "store", "server", "client"]),
     ("xtask", &[]),
 ];
 

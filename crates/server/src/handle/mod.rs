@@ -87,6 +87,10 @@ impl Service {
             Request::StatFs => Ok(Reply::Usage(self.usage())),
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
             Request::Shutdown => self.shutdown(caller),
+            Request::History { cursor } => {
+                let (samples, next) = self.history.from(cursor)?;
+                Ok(Reply::History { samples, next })
+            }
             Request::Write { .. } | Request::Read { .. } => {
                 Err(Error::new(ErrorKind::Protocol, "reads and writes travel on data connections"))
             }

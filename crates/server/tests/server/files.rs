@@ -34,6 +34,16 @@ fn bytes_come_back_as_they_went_over_both_transports() {
 }
 
 #[test]
+fn a_directory_has_no_bytes() {
+    let world = World::new();
+    let (mut control, mut data) = (world.control(), world.data());
+    let open = |access| Request::Open { file: ROOT, access, truncate: false };
+    let Reply::Opened { token, .. } = control.call(open(Access::READ)).unwrap() else { panic!("not opened") };
+    assert_eq!(data.read(token, 0, 10).unwrap_err().kind(), ErrorKind::IsDirectory);
+    assert_eq!(control.call(open(Access::BOTH)).unwrap_err().kind(), ErrorKind::IsDirectory);
+}
+
+#[test]
 fn many_requests_are_answered_each_by_its_number() {
     let world = World::new();
     let mut control = world.control();

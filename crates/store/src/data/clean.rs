@@ -4,11 +4,12 @@
 //! that move together become one record with the latest of their stamps; the file is locked, so nothing can lie
 //! between those stamps.
 
-use super::index::{Bytes, Extent, Source};
-use super::record::Record;
+use super::file::File;
+use super::index::{Bytes, Extent, Index, Source};
+use super::publish::Write;
 use super::region::Region;
 use super::space::{Lane, State};
-use super::{Data, Grant, lock};
+use super::{Data, Filled, Grant, lock};
 use crc32c::crc32c;
 use forebay_model::{FileId, RegionId, Result, Span, Uid};
 use std::collections::BTreeMap;
@@ -104,15 +105,20 @@ impl Data {
 
     fn move_file(&self, uid: Uid, victim: &Arc<Region>, file: FileId) -> Result<bool> {
         let Some(state) = self.files.resident(file) else { return Ok(true) };
-        let mut from = 0;
+        let (lane, mut from) = (Lane::Cleaner(uid), 0);
         loop {
+            // Before the file is locked: a region may have to be made.
+            if !self.open_region(lane)? {
+                return Ok(false);
+            }
             let mut state = lock(&state);
             self.before.before(file);
             let Some(run) = next_run(&state.index, victim.id, from) else { return Ok(true) };
             if !self.run_is_whole(victim, &run) {
                 return Ok(false);
             }
-            let Some((moved, grant)) = self.copy_run(uid, victim, &run)? else { return Ok(false) };
+            // A region that turns out to be full is replaced in the next round.
+            let Some((moved, grant)) = self.copy_run(lane, victim, &run)? else { continue };
             from = moved.end;
             self.place_run(file, &mut state, moved, &run, grant);
         }
@@ -127,10 +133,9 @@ impl Data {
     }
 
     /// Copies as much of a run as the cleaner's region can take.
-    fn copy_run(&self, uid: Uid, victim: &Region, run: &[Extent]) -> Result<Option<(Span, Grant)>> {
+    fn copy_run(&self, lane: Lane, victim: &Region, run: &[Extent]) -> Result<Option<(Span, Grant)>> {
         let whole = Span::new(run[0].span.start, run[run.len() - 1].span.end);
-        let lane = Lane::Cleaner(uid);
-        let Some(mut grant) = self.cleaner_grant(lane, whole.len() as u32)? else { return Ok(None) };
+        let Some(mut grant) = self.grant(lane, whole.len() as u32) else { return Ok(None) };
         let moved = Span::new(whole.start, whole.start + u64::from(grant.len()));
         let target = grant.as_mut_slice();
         for extent in run {
@@ -143,37 +148,18 @@ impl Data {
         Ok(Some((moved, grant)))
     }
 
-    fn cleaner_grant(&self, lane: Lane, len: u32) -> Result<Option<Grant>> {
-        if let Some(grant) = self.grant(lane, len) {
-            return Ok(Some(grant));
-        }
-        Ok(if self.open_region(lane)? { self.grant(lane, len) } else { None })
-    }
-
-    fn place_run(&self, id: FileId, file: &mut super::File, span: Span, run: &[Extent], grant: Grant) {
-        let newest = run.iter().filter(|extent| extent.span.meet(span).is_some()).max_by_key(|one| one.stamp);
-        let newest = newest.expect("a run has extents");
+    fn place_run(&self, id: FileId, file: &mut File, span: Span, run: &[Extent], mut grant: Grant) {
+        let moved = run.iter().filter(|extent| extent.span.meet(span).is_some());
+        let newest = moved.max_by_key(|extent| extent.stamp).expect("a run has extents");
         let Source::Data(Bytes { job, .. }) = newest.source else { return };
-        let Grant { region, slot, uid, mut bytes } = grant;
-        let generation = region.arena.generation();
-        let payload_crc = crc32c(bytes.as_mut_slice());
-        let (position, len, stamp) = (bytes.start(), bytes.len(), newest.stamp);
-        let record = Record { generation, file: id, span, position, stamp, job, uid, payload_crc };
-        lock(&region.files).insert(id);
-        file.regions.insert(region.id, generation);
-        region.add_live(i64::from(len), 0);
-        let ticket = bytes.publish(len);
-        region.write_record(slot, &record);
-        let source = Source::Data(Bytes { region: region.id, slot, record: ticket, from: 0, job, uid });
-        file.index.apply(Extent { span, stamp, source }, &mut |delta| {
-            self.adjust(delta);
-        });
-        region.add_live(-i64::from(len), 0);
+        let (len, crc) = (grant.len(), crc32c(grant.as_mut_slice()));
+        let write = Write { file: id, stamp: newest.stamp, job };
+        self.publish(write, file, span.start, vec![Filled { grant, len, crc }]);
     }
 }
 
 /// The next extents of a file that lie in a region and follow each other without a gap.
-fn next_run(index: &super::index::Index, region: RegionId, from: u64) -> Option<Vec<Extent>> {
+fn next_run(index: &Index, region: RegionId, from: u64) -> Option<Vec<Extent>> {
     let mut run: Vec<Extent> = Vec::new();
     for extent in index.pieces(Span::from(from)) {
         let here = matches!(extent.source, Source::Data(bytes) if bytes.region == region);

@@ -83,7 +83,7 @@ impl Data {
     pub(super) fn is_whole(&self, region: &Region, bytes: &Bytes) -> bool {
         // Without a view the region is used again already, and nobody reads these bytes any more.
         let Some(view) = region.arena.view(bytes.record) else { return true };
-        let Slot::Record(record) = region.record(bytes.slot) else {
+        let (Slot::Record(record) | Slot::Part(record)) = region.record(bytes.slot) else {
             self.damage.lose(region, bytes.slot, "its journal record is damaged");
             return false;
         };

@@ -7,6 +7,9 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+/// How the names of files end that are being made.
+pub(crate) const UNFINISHED: &str = ".new";
+
 /// A place for named files of fixed size.
 pub trait Disk: Send + Sync {
     /// Makes a file of zeros, allocated in full and itself durable, in place of one with that name.
@@ -54,21 +57,32 @@ impl DirDisk {
 
 impl Disk for DirDisk {
     fn create(&self, name: &str, len: u64) -> Result<File> {
-        let path = self.dir.join(name);
+        let (path, fresh) = (self.dir.join(name), self.dir.join(format!("{name}{UNFINISHED}")));
+        // Made beside and moved into place: whoever dies over it leaves the old file or the new one.
         let create = || {
-            match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&fresh)?;
             fallocate(&file, FallocateFlags::empty(), 0, len)?;
             if !self.volatile {
                 file.sync_all()?;
+            }
+            std::fs::rename(&fresh, &path)?;
+            if !self.volatile {
                 sync_dir(&self.dir)?;
             }
             Ok(file)
         };
-        create().map_err(|error| self.failed("allocate", name, &error))
+        let made = create();
+        if made.is_err() {
+            // It may be what fills the disk.
+            let _ = std::fs::remove_file(&fresh);
+        }
+        made.map_err(|error| self.failed("allocate", name, &error))
     }
 
     fn open(&self, name: &str) -> Result<File> {

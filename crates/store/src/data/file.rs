@@ -17,6 +17,8 @@ pub(super) struct SizeRecord {
     pub(super) incarnation: Incarnation,
     /// Bytes may have been written since this record.
     pub(super) unsettled: bool,
+    /// Bytes below this offset that are in no extent were lost with an earlier life of the store.
+    pub(super) lost_below: u64,
 }
 
 impl SizeRecord {
@@ -62,24 +64,55 @@ impl File {
             file.size = record.size;
             file.touched = record.touched;
             file.unsettled = record.unsettled && record.incarnation == incarnation;
-            if record.incarnation != incarnation {
+            file.lost_below = match record.incarnation == incarnation {
+                true => record.lost_below,
                 // Of an unsettled file nobody knows how far its bytes reached.
-                file.lost_below = if record.unsettled { u64::MAX } else { record.size };
-            }
+                false if record.unsettled => u64::MAX,
+                false => record.lost_below.max(record.size),
+            };
         }
         file
     }
 
     pub(super) fn record(&self, incarnation: Incarnation, unsettled: bool) -> SizeRecord {
-        SizeRecord { size: self.size, touched: self.touched, incarnation, unsettled }
+        let (size, touched, lost_below) = (self.size, self.touched, self.lost_below);
+        SizeRecord { size, touched, incarnation, unsettled, lost_below }
     }
 
     pub(super) fn touch(&mut self, stamp: Stamp) {
         self.touched = self.touched.max(Some(stamp));
     }
 
+    /// The error for bytes that an earlier life of the store held.
+    pub(super) fn lost(&self, from: u64) -> Error {
+        let text = format!(
+            "the bytes from {from} on were lost with an earlier life of the store: truncate the file"
+        );
+        Error::new(ErrorKind::Io, text)
+    }
+
     /// Fails if somebody deleted the file in the meantime.
     pub(super) fn alive(&self) -> Result<()> {
         if self.deleted { Err(Error::new(ErrorKind::Stale, "the file was removed")) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_life_of_the_store_lost_stays_lost_in_all_later_ones() {
+        let (one, two, three) = (Incarnation(1), Incarnation(2), Incarnation(3));
+        for (unsettled, lost) in [(false, 100), (true, u64::MAX)] {
+            let whole = File { size: 100, ..File::default() };
+            assert_eq!(File::load(Some(whole.record(one, unsettled)), one).lost_below, 0);
+            let rest = File::load(Some(whole.record(one, unsettled)), two);
+            assert_eq!(rest.lost_below, lost);
+            let again = File::load(Some(rest.record(two, true)), two);
+            assert_eq!(again.lost_below, lost, "something was written, and the server started again");
+        }
+        let file = File { size: 40, lost_below: 100, ..File::default() };
+        assert_eq!(File::load(Some(file.record(two, false)), three).lost_below, 100);
     }
 }

@@ -27,6 +27,8 @@ pub struct RecordView {
     pub uid: Uid,
     /// CRC32C of the bytes.
     pub crc: u32,
+    /// Whether it counts only together with a later record of the same write.
+    pub part: bool,
 }
 
 /// What the bytes of a journal say. Never fails: what cannot be read is told.
@@ -49,19 +51,19 @@ pub(crate) fn read_journal(region: RegionId, bytes: &[u8], incarnation: Incarnat
     for (number, slot) in slots.enumerate() {
         match Record::decode(slot, incarnation) {
             Slot::Empty => {}
-            Slot::Record(record)
+            slot @ (Slot::Record(record) | Slot::Part(record))
                 if view.generation.is_none_or(|generation| generation == record.generation) =>
             {
-                view.records.push(show(number as u32, &record));
+                view.records.push(show(number as u32, &record, matches!(slot, Slot::Part(_))));
             }
-            Slot::Record(_) => view.stale += 1,
+            Slot::Record(_) | Slot::Part(_) => view.stale += 1,
             Slot::Torn => view.torn += 1,
         }
     }
     view
 }
 
-fn show(slot: u32, record: &Record) -> RecordView {
+fn show(slot: u32, record: &Record, part: bool) -> RecordView {
     RecordView {
         slot,
         file: record.file,
@@ -72,5 +74,6 @@ fn show(slot: u32, record: &Record) -> RecordView {
         job: record.job,
         uid: record.uid,
         crc: record.payload_crc,
+        part,
     }
 }

@@ -16,6 +16,7 @@ mod disk;
 mod file;
 mod index;
 mod journal;
+mod publish;
 mod reclaim;
 mod record;
 mod recover;
@@ -31,7 +32,7 @@ pub use region::Geometry;
 
 pub use journal::RecordView;
 
-pub(crate) use disk::sync_dir;
+pub(crate) use disk::{UNFINISHED, sync_dir};
 pub(crate) use journal::read_journal;
 pub(crate) use record::FORMAT;
 
@@ -44,8 +45,8 @@ use forebay_model::{
     Error, ErrorKind, FileId, Incarnation, JobId, RegionId, Result, Span, Stamp, Uid, Usage,
 };
 use forebay_shm::View;
-use index::{Bytes, Delta, Extent, Source};
-use record::Record;
+use index::{Delta, Extent, Source};
+use publish::Write;
 use region::Region;
 use space::{Space, State};
 use std::collections::BTreeSet;
@@ -180,65 +181,30 @@ impl Data {
     /// death of this process when this returns.
     pub fn commit(&self, file: FileId, place: Place, parts: Vec<Filled>, job: JobId) -> Result<Committed> {
         let state = self.files.get(file, || self.load(file))?;
-        let mut dead = false;
-        let done = {
+        let (done, dead) = {
             let mut state = lock(&state);
             self.before.before(file);
             state.alive()?;
             let total = parts.iter().map(|part| u64::from(part.len)).sum();
             let offset = match place {
                 Place::At(offset) => offset,
+                Place::End if state.lost_below > state.size => return Err(state.lost(state.size)),
                 Place::End => state.size,
             };
             let whole = Span::at(offset, total).filter(|span| span.end <= MAX_FILE);
             let whole = whole.ok_or_else(|| Error::from(ErrorKind::TooLarge))?;
             let stamp = self.clock.next();
             if !state.unsettled {
-                let mut batch = Batch::default();
-                batch.put(SizeRecord::key(file), state.record(self.incarnation, true).encode());
-                self.kv.commit(batch)?;
+                self.note_size(file, &state, true)?;
                 state.unsettled = true;
             }
-            let mut at = offset;
-            for part in parts.into_iter().filter(|part| part.len > 0) {
-                let span = Span::new(at, at + u64::from(part.len));
-                at = span.end;
-                self.publish(file, &mut state, span, stamp, part, job, &mut dead);
-            }
+            let dead = self.publish(Write { file, stamp, job }, &mut state, offset, parts);
             state.size = state.size.max(whole.end);
             state.touch(stamp);
-            Committed { offset, stamp }
+            (Committed { offset, stamp }, dead)
         };
         self.reclaim_if(dead);
         Ok(done)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
-    fn publish(
-        &self,
-        id: FileId,
-        file: &mut File,
-        span: Span,
-        stamp: Stamp,
-        part: Filled,
-        job: JobId,
-        dead: &mut bool,
-    ) {
-        let Filled { grant, len, crc } = part;
-        let Grant { region, slot, uid, bytes } = grant;
-        let generation = region.arena.generation();
-        lock(&region.files).insert(id);
-        file.regions.insert(region.id, generation);
-        let position = bytes.start();
-        let record = Record { generation, file: id, span, position, stamp, job, uid, payload_crc: crc };
-        // Counted before the grant is let go, so that the region never looks dead in between; the index counts
-        // what really became live.
-        region.add_live(i64::from(len), 0);
-        let ticket = bytes.publish(len);
-        region.write_record(slot, &record);
-        let source = Source::Data(Bytes { region: region.id, slot, record: ticket, from: 0, job, uid });
-        file.index.apply(Extent { span, stamp, source }, &mut |delta| *dead |= self.adjust(delta));
-        *dead |= region.add_live(-i64::from(len), 0) == 0;
     }
 
     /// The bytes of a file, fewer than asked for only at its end.
@@ -248,13 +214,15 @@ impl Data {
         self.before.before(file);
         state.alive()?;
         let asked = Span::at(offset, u64::from(len)).unwrap_or(Span::from(offset));
+        if asked.end > state.size && state.lost_below > state.size && !asked.is_empty() {
+            return Err(state.lost(state.size));
+        }
         let Some(span) = asked.meet(Span::new(0, state.size)) else { return Ok(Vec::new()) };
         let mut pieces = Vec::new();
         let mut at = span.start;
         let hole = |from: u64, to: u64| {
             if from < to && from < state.lost_below {
-                let text = format!("bytes {from}..{to} were lost with an earlier life of the store");
-                return Err(Error::new(ErrorKind::Io, text));
+                return Err(state.lost(from));
             }
             Ok((from < to).then(|| Piece::Zeros((to - from) as u32)))
         };
@@ -317,8 +285,9 @@ impl Data {
             self.before.before(id);
             state.alive()?;
             let stamp = self.clock.next();
-            let holders = self.holders(&mut state);
+            // In this order: a region that is used again meanwhile is either not named, or releases the tombstone.
             let mut tombs = lock(&self.tombs);
+            let holders = self.holders(&mut state);
             let tomb =
                 if span.is_empty() { None } else { tombs.plan(id, stamp, span, holders, &mut with)? };
             let mut after = File { size: state.size, lost_below: state.lost_below, ..File::default() };
@@ -349,8 +318,8 @@ impl Data {
             if state.deleted {
                 return self.kv.commit(with);
             }
-            let holders = self.holders(&mut state);
             let mut tombs = lock(&self.tombs);
+            let holders = self.holders(&mut state);
             let tomb = tombs.plan(id, self.clock.next(), Span::from(0), holders, &mut with)?;
             with.remove(SizeRecord::key(id));
             self.kv.commit(with)?;
@@ -367,6 +336,11 @@ impl Data {
         Ok(())
     }
 
+    /// Writes down the sizes of all files, for the end of the process.
+    pub fn settle_all(&self) -> Result<()> {
+        self.files.ids().into_iter().try_for_each(|id| self.settle(id))
+    }
+
     /// Writes down a file's size after its last close, and lets go of what need not be in memory.
     pub fn settle(&self, id: FileId) -> Result<()> {
         let Some(state) = self.files.resident(id) else { return Ok(()) };
@@ -374,9 +348,7 @@ impl Data {
             let mut state = lock(&state);
             self.before.before(id);
             if state.unsettled && !state.deleted {
-                let mut batch = Batch::default();
-                batch.put(SizeRecord::key(id), state.record(self.incarnation, false).encode());
-                self.kv.commit(batch)?;
+                self.note_size(id, &state, false)?;
                 state.unsettled = false;
             }
         }
@@ -391,6 +363,9 @@ impl Data {
             let holders = {
                 let mut state = lock(&state);
                 self.before.before(id);
+                if state.unsettled && !state.deleted {
+                    self.note_size(id, &state, true)?;
+                }
                 self.holders(&mut state)
             };
             for region in holders {
@@ -468,6 +443,12 @@ impl Data {
     fn holders(&self, file: &mut File) -> BTreeSet<RegionId> {
         file.regions.retain(|&id, &mut generation| self.region(id).arena.generation() == generation);
         file.regions.keys().copied().collect()
+    }
+
+    fn note_size(&self, id: FileId, file: &File, unsettled: bool) -> Result<()> {
+        let mut batch = Batch::default();
+        batch.put(SizeRecord::key(id), file.record(self.incarnation, unsettled).encode());
+        self.kv.commit(batch)
     }
 
     fn load(&self, id: FileId) -> Result<File> {

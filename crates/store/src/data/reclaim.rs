@@ -48,6 +48,20 @@ impl Data {
         Err(Error::new(ErrorKind::NoSpace, text))
     }
 
+    /// Makes the memory of all regions present, region by region until told to stop: otherwise whoever fills one
+    /// first waits for its pages to be cleared. Does nothing on a disk.
+    pub fn warm(&self, stop: &dyn Fn() -> bool) {
+        if !self.disk.is_volatile() {
+            return;
+        }
+        for number in 0..self.geometry.regions {
+            // Old kernels cannot do it ahead of time; the first writer does it then.
+            if stop() || self.region(RegionId(number)).arena.populate().is_err() {
+                return;
+            }
+        }
+    }
+
     /// One step of tidying in the background; true if there is more to do.
     pub fn tidy(&self) -> bool {
         let low = |data: &Data| {

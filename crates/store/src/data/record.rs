@@ -124,6 +124,9 @@ pub(super) enum Slot {
     Empty,
     /// A whole record, of whichever generation.
     Record(Record),
+    /// A whole record of a write that needed several: it counts if the last of them, with the same file and stamp,
+    /// is there.
+    Part(Record),
     /// Something that is not a whole record.
     Torn,
 }
@@ -131,6 +134,14 @@ pub(super) enum Slot {
 impl Record {
     pub(super) fn len(&self) -> u32 {
         self.span.len() as u32
+    }
+
+    /// The bytes of a record that counts together with a later one only. Its checksum is turned over, so that one
+    /// store of four bytes makes it count by itself.
+    pub(super) fn encode_part(&self, incarnation: Incarnation) -> [u8; SLOT] {
+        let mut bytes = self.encode(incarnation);
+        bytes[..4].iter_mut().for_each(|byte| *byte = !*byte);
+        bytes
     }
 
     pub(super) fn encode(&self, incarnation: Incarnation) -> [u8; SLOT] {
@@ -158,19 +169,24 @@ impl Record {
         }
         let raw: RawRecord = transmute!(bytes);
         let span = Span::at(raw.offset.get(), u64::from(raw.len.get()));
-        let whole = raw.crc.get() == checksum(incarnation, &bytes[4..]) && raw.kind.get() == KIND_DATA;
-        match span.filter(|span| whole && !span.is_empty()) {
-            None => Slot::Torn,
-            Some(span) => Slot::Record(Record {
-                generation: raw.generation.get(),
-                file: FileId(raw.file.get()),
-                span,
-                position: raw.position.get(),
-                stamp: Stamp(raw.stamp.get()),
-                job: JobId(raw.job.get()),
-                uid: Uid(raw.uid.get()),
-                payload_crc: raw.payload_crc.get(),
-            }),
+        let crc = checksum(incarnation, &bytes[4..]);
+        let Some(span) = span.filter(|span| raw.kind.get() == KIND_DATA && !span.is_empty()) else {
+            return Slot::Torn;
+        };
+        let record = Record {
+            generation: raw.generation.get(),
+            file: FileId(raw.file.get()),
+            span,
+            position: raw.position.get(),
+            stamp: Stamp(raw.stamp.get()),
+            job: JobId(raw.job.get()),
+            uid: Uid(raw.uid.get()),
+            payload_crc: raw.payload_crc.get(),
+        };
+        match raw.crc.get() {
+            found if found == crc => Slot::Record(record),
+            found if found == !crc => Slot::Part(record),
+            _ => Slot::Torn,
         }
     }
 }
@@ -205,10 +221,14 @@ mod tests {
         assert_eq!(Record::decode(bytes, OURS), Slot::Record(record()));
         assert_eq!(Record::decode(bytes, Incarnation(43)), Slot::Torn);
         assert_eq!(Record::decode([0; SLOT], OURS), Slot::Empty);
+        let part = record().encode_part(OURS);
+        assert_eq!(Record::decode(part, OURS), Slot::Part(record()));
+        assert_eq!(part[4..], bytes[4..], "only the checksum tells them apart");
         for bit in 0..SLOT * 8 {
-            let mut bad = bytes;
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Record::decode(bad, OURS), Slot::Torn, "bit {bit}");
+            for mut bad in [bytes, part] {
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(Record::decode(bad, OURS), Slot::Torn, "bit {bit}");
+            }
         }
     }
 

@@ -53,6 +53,8 @@ struct Found {
     region: Arc<Region>,
     uid: Option<Uid>,
     records: Vec<(u32, Record)>,
+    /// Records that count together with a later one of the same write only.
+    parts: Vec<(u32, Record)>,
     used_slots: u32,
     torn: u64,
 }
@@ -75,9 +77,10 @@ impl Data {
         start: Start,
         before: Box<dyn Before>,
     ) -> Result<(Data, Recovery)> {
-        let found = (0..geometry.regions)
+        let mut found = (0..geometry.regions)
             .map(|number| find(&*disk, geometry, incarnation, RegionId(number), start))
             .collect::<Result<Vec<Found>>>()?;
+        join_parts(&mut found);
         let mut tombs = Tombs::load(&*kv)?;
         for (number, found) in found.iter().enumerate() {
             for (_, record) in &found.records {
@@ -233,15 +236,19 @@ fn find(
 ) -> Result<Found> {
     let (region, header) = Region::open(disk, geometry, incarnation, id)?;
     let region = Arc::new(region);
-    let mut found = Found { region, uid: header.uid, records: Vec::new(), used_slots: 0, torn: 0 };
+    let (records, parts) = (Vec::new(), Vec::new());
+    let mut found = Found { region, uid: header.uid, records, parts, used_slots: 0, torn: 0 };
     for slot in 0..geometry.slots {
         match found.region.record(slot) {
             Slot::Empty => continue,
-            Slot::Record(record) if record.generation != header.generation => continue,
+            Slot::Record(record) | Slot::Part(record) if record.generation != header.generation => continue,
             Slot::Record(record) if is_usable(&found.region, &record, start) => {
                 found.records.push((slot, record));
             }
-            Slot::Record(_) => {
+            Slot::Part(record) if is_usable(&found.region, &record, start) => {
+                found.parts.push((slot, record));
+            }
+            Slot::Record(_) | Slot::Part(_) => {
                 found.region.erase_record(slot);
                 found.torn += 1;
             }
@@ -252,8 +259,114 @@ fn find(
     Ok(found)
 }
 
+/// Settles the writes over which the process died: their parts count if the last of them does, and go if not.
+fn join_parts(found: &mut [Found]) {
+    let pending = found.iter().flat_map(|found| &found.parts).map(|(_, part)| (part.file, part.stamp));
+    let mut pending: HashMap<(FileId, Stamp), bool> = pending.map(|write| (write, false)).collect();
+    if pending.is_empty() {
+        return;
+    }
+    for (_, record) in found.iter().flat_map(|found| &found.records) {
+        if let Some(whole) = pending.get_mut(&(record.file, record.stamp)) {
+            *whole = true;
+        }
+    }
+    for found in found {
+        for (slot, part) in std::mem::take(&mut found.parts) {
+            if pending[&(part.file, part.stamp)] {
+                found.region.confirm_part(slot, &part);
+                found.records.push((slot, part));
+            } else {
+                found.region.erase_record(slot);
+                found.torn += 1;
+            }
+        }
+    }
+}
+
 fn is_usable(region: &Region, record: &Record, start: Start) -> bool {
     let Some(ticket) = region.arena.adopt(record.position, record.len()) else { return false };
     let whole = || region.arena.view(ticket).is_some_and(|view| crc32c(view.as_ref()) == record.payload_crc);
     start != Start::MachineDied || whole()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::publish::Write;
+    use crate::data::{CrashDisk, Filled, NoRings, Piece, Place};
+    use crate::meta::MemoryKv;
+    use forebay_model::{JobId, Span};
+
+    const GEOMETRY: Geometry = Geometry { regions: 8, size: 64 << 10, slots: 32 };
+    const FILE: FileId = FileId(100);
+    const LEN: usize = 100 << 10;
+
+    struct World {
+        disk: Arc<CrashDisk>,
+        kv: Arc<MemoryKv>,
+    }
+
+    impl World {
+        fn open(&self, start: Start) -> (Data, Recovery) {
+            let incarnation = Incarnation(7);
+            Data::open(self.disk.clone(), self.kv.clone(), GEOMETRY, incarnation, start, Box::new(NoRings))
+                .unwrap()
+        }
+    }
+
+    /// More bytes than a region holds, in as many parts as they need.
+    fn put(data: &Data, byte: u8) -> Vec<Filled> {
+        let (mut parts, mut left) = (Vec::new(), LEN as u32);
+        while left > 0 {
+            let mut grant = data.reserve(Uid(1), FILE, left).unwrap();
+            let len = grant.len().min(left);
+            grant.as_mut_slice().fill(byte);
+            let crc = crc32c(&grant.as_mut_slice()[..len as usize]);
+            parts.push(Filled { grant, len, crc });
+            left -= len;
+        }
+        parts
+    }
+
+    fn read(data: &Data) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for piece in data.read(FILE, 0, LEN as u32).unwrap() {
+            match piece {
+                Piece::Bytes(view) => bytes.extend_from_slice(view.as_ref()),
+                Piece::Zeros(count) => bytes.resize(bytes.len() + count as usize, 0),
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_write_over_which_the_process_died_is_there_as_a_whole_or_not_at_all() {
+        const PARTS: usize = 3;
+        for records in 0..=PARTS {
+            let world = World { disk: Arc::default(), kv: Arc::new(MemoryKv::new()) };
+            Data::format(&*world.disk, GEOMETRY, Incarnation(7)).unwrap();
+            let (data, _) = world.open(Start::Fresh);
+            data.commit(FILE, Place::At(0), put(&data, 1), JobId(1)).unwrap();
+            let parts = put(&data, 2);
+            assert_eq!(parts.len(), PARTS, "the write begins in a region that is half full");
+            let (state, stamp, mut at) =
+                (data.files.get(FILE, || data.load(FILE)).unwrap(), data.clock.next(), 0);
+            // The process dies when so many records are written, and before any part is confirmed.
+            for (index, part) in parts.into_iter().enumerate().take(records) {
+                let (span, last) = (Span::new(at, at + u64::from(part.len)), index + 1 == PARTS);
+                at = span.end;
+                let write = Write { file: FILE, stamp, job: JobId(1) };
+                data.write_down(write, &mut lock(&state), span, part, last);
+            }
+            drop(data);
+            for life in 0..2 {
+                let (data, recovery) = world.open(Start::ProcessDied);
+                let expected = if records == PARTS { 2 } else { 1 };
+                assert!(read(&data) == vec![expected; LEN], "{records} records, life {life}");
+                let torn = if records < PARTS && life == 0 { records } else { 0 };
+                assert_eq!(recovery.torn, torn as u64, "{records} records, life {life}");
+            }
+        }
+    }
 }

@@ -164,6 +164,19 @@ impl Region {
         self.written.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Writes the `slot`-th record, whose bytes count when those of the last record of the same write do.
+    pub(super) fn write_part(&self, slot: u32, record: &Record) {
+        self.log.write(slot + 1, &record.encode_part(self.incarnation));
+        self.written.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Makes the bytes of a part count by themselves: the last record of its write is there.
+    pub(super) fn confirm_part(&self, slot: u32, record: &Record) {
+        let [a, b, c, d, ..] = record.encode(self.incarnation);
+        self.log.write_head(slot + 1, [a, b, c, d]);
+        self.written.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// Takes a record back whose bytes never arrived, so that no later recovery believes it.
     pub(super) fn erase_record(&self, slot: u32) {
         self.log.write(slot + 1, &[0; forebay_shm::SLOT]);

@@ -11,6 +11,8 @@
 //! | `z` file, start | zeros: end and stamp | data |
 //! | `c` | clock: a stamp never reached before the last start | data |
 //! | `k` | the key that seals tokens | server |
+//! | `h` second, job | what a job wrote and read | server |
+//! | `v` | incarnation | store |
 
 mod fjall;
 mod flush;

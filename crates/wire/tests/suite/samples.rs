@@ -6,8 +6,8 @@ use forebay_model::{
 };
 use forebay_wire::{
     Answer, At, Call, Channel, Entry, FrameKind, Greeting, Hello, IfExists, JobStatus, Proof,
-    RecoverySummary, RegionCounts, RenameMode, Reply, Request, Status, Token, VERSION, Welcome, XattrMode,
-    frame,
+    RecoverySummary, RegionCounts, RenameMode, Reply, Request, Sample, Status, Token, VERSION, Welcome,
+    XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -108,6 +108,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Write { token, at: At::End },
         Request::Write { token, at: At::Offset(1 << 50) },
         Request::Read { token, offset: 3, len: 1 << 20 },
+        Request::History { cursor: 1 << 100 },
     ]
 }
 
@@ -172,6 +173,10 @@ pub(crate) fn replies() -> Vec<Reply> {
         Reply::Status(Box::new(status())),
         Reply::Written { offset: 1 << 30 },
         Reply::Data,
+        Reply::History {
+            samples: vec![Sample { second: 1, label: "7".into(), written: 2, read: 3 }],
+            next: Some(4),
+        },
     ]
 }
 

@@ -1,0 +1,177 @@
+//! `demo`: jobs write, the server is killed and restarted in the middle, every byte is verified.
+//!
+//! Everything is real: a server process, one client process for each job, Unix sockets, SIGKILL. All of it lives in a
+//! temporary directory and in memory, and is removed at the end, also when the demo is interrupted.
+
+mod crew;
+mod live;
+mod pattern;
+mod plan;
+mod stage;
+mod worker;
+
+use crate::failure::{Failure, Outcome};
+use crate::view::{Crash, DemoReport, JobReport};
+use crate::{human, output, signals};
+use clap::Args;
+use crew::{Crew, Task};
+use forebay_model::Bytes;
+use live::Live;
+use plan::Plan;
+use stage::Stage;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+pub(crate) use worker::DemoJob;
+
+#[derive(Args)]
+pub(crate) struct Demo {
+    /// How much is written in all
+    #[arg(long, hide = true)]
+    size: Option<Bytes>,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Demo {
+    pub(crate) fn run(&self) -> Outcome {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        signals::on_stop(move || stopped.store(true, Ordering::Relaxed))?;
+        let plan = Plan::new(self.size.unwrap_or_else(plan::fitting));
+        let mut stage = Stage::build(&plan)?;
+        let report = Play { plan: &plan, stage: &mut stage, stop: &stop, quiet: self.json }.run();
+        let struck = stage.strike();
+        let report = report?;
+        struck?;
+        output::show(&report, self.json)?;
+        report.verdict().map_err(Failure::Failed)
+    }
+}
+
+/// One performance.
+struct Play<'a> {
+    plan: &'a Plan,
+    stage: &'a mut Stage,
+    stop: &'a AtomicBool,
+    quiet: bool,
+}
+
+/// The moments of the crash.
+struct Fall {
+    acknowledged: u64,
+    /// Bytes that the killed server had acknowledged, as far as was heard when the next one served.
+    before: u64,
+    killed: Instant,
+    served: Instant,
+    /// The first byte acknowledged by the restarted server.
+    heard: Option<Instant>,
+    recovery: forebay_wire::RecoverySummary,
+}
+
+impl Play<'_> {
+    fn run(mut self) -> Outcome<DemoReport> {
+        let live = Live::new(self.plan, self.quiet);
+        live.say(format_args!(
+            "{} jobs, a process with {} writers each, write {} into a buffer of {} in memory",
+            self.plan.jobs.len(),
+            plan::WRITERS,
+            human::size(self.plan.total()),
+            human::size(self.plan.capacity.0)
+        ))?;
+        self.stage.start_server()?;
+        let (written, fall) = self.write(&live)?;
+        let (verified, reading) = self.verify(&live)?;
+        live.finish();
+        let jobs =
+            self.plan.jobs.iter().zip(written.done.iter().zip(&verified)).map(|(job, (wrote, read))| {
+                JobReport {
+                    label: job.label,
+                    written: wrote.bytes,
+                    seconds: wrote.seconds,
+                    longest_wait: wrote.longest_wait,
+                    verified: read.bytes,
+                    wrong: read.wrong,
+                    first_wrong: read.first_wrong.clone(),
+                }
+            });
+        let crash = fall.map(|fall| Crash {
+            acknowledged: fall.acknowledged,
+            restart: (fall.served - fall.killed).as_secs_f64(),
+            outage: fall.heard.map(|heard| (heard - fall.killed).as_secs_f64()),
+            recovery: fall.recovery,
+        });
+        Ok(DemoReport {
+            jobs: jobs.collect(),
+            expected: self.plan.total(),
+            writing: written.time.as_secs_f64(),
+            reading: reading.as_secs_f64(),
+            crash,
+        })
+    }
+
+    /// Lets all jobs write, and kills the server when they are well under way.
+    fn write(&mut self, live: &Live) -> Outcome<(Written, Option<Fall>)> {
+        let (begin, total) = (Instant::now(), self.plan.total());
+        let mut crew = Crew::send(self.plan, self.stage.service(), Task::Write)?;
+        let mut fall: Option<Fall> = None;
+        while !crew.is_done() {
+            crew.listen()?;
+            self.check()?;
+            live.progress(&crew, "writes");
+            let now = crew.acknowledged();
+            match &mut fall {
+                None if now * 5 >= total * 2 && !crew.is_done() => {
+                    let mut fallen = self.fell(live, now)?;
+                    // What was acknowledged before may be heard of only now.
+                    crew.catch_up()?;
+                    fallen.before = crew.acknowledged();
+                    fall = Some(fallen);
+                }
+                Some(fall) if fall.heard.is_none() && now > fall.before => fall.heard = Some(Instant::now()),
+                _ => {}
+            }
+        }
+        Ok((Written { done: crew.results(), time: begin.elapsed() }, fall))
+    }
+
+    /// Kills the server, and starts another one on the same store at once.
+    fn fell(&mut self, live: &Live, acknowledged: u64) -> Outcome<Fall> {
+        let killed = Instant::now();
+        self.stage.kill_server()?;
+        live.say(format_args!("server killed (SIGKILL) with {} acknowledged", human::size(acknowledged)))?;
+        let recovery = self.stage.start_server()?;
+        let served = Instant::now();
+        live.say(format_args!(
+            "server back after {}: {} replayed, {} torn; the jobs carry on by themselves",
+            human::duration(served - killed),
+            human::counted(recovery.records, "record"),
+            recovery.torn
+        ))?;
+        Ok(Fall { acknowledged, before: acknowledged, killed, served, heard: None, recovery })
+    }
+
+    fn verify(&mut self, live: &Live) -> Outcome<(Vec<worker::Done>, Duration)> {
+        live.say(format_args!("all written; new processes read every byte back and compare"))?;
+        live.again();
+        let begin = Instant::now();
+        let mut crew = Crew::send(self.plan, self.stage.service(), Task::Verify)?;
+        while !crew.is_done() {
+            crew.listen()?;
+            self.check()?;
+            live.progress(&crew, "reads");
+        }
+        Ok((crew.results(), begin.elapsed()))
+    }
+
+    fn check(&self) -> Outcome {
+        if self.stop.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// What writing came to.
+struct Written {
+    done: Vec<worker::Done>,
+    time: Duration,
+}

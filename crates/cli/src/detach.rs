@@ -1,0 +1,78 @@
+//! A server in the background: a process and session of its own, with a log beside its store.
+
+use crate::failure::{Failure, Outcome};
+use crate::places::beside;
+use crate::view::Started;
+use forebay_server::{Config, Medium};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A log that has grown beyond this is put aside at the next start.
+const LONG_LOG: u64 = 16 << 20;
+
+/// Starts a server and waits until it serves.
+pub(crate) fn start(config: &Config, settings: Option<&Path>) -> Outcome<Started> {
+    let path = beside(&config.store, "log");
+    let mut log = open_log(&path)?;
+    let begin = log.seek(SeekFrom::End(0)).map_err(|error| Failure::local("read", &path, &error))?;
+    let mut child = spawn(config, settings, log)?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        // A process that ends instead says nothing here, and why in its log.
+        let _ = BufReader::new(stdout).read_line(&mut line);
+    }
+    match serde_json::from_str::<Started>(&line) {
+        Ok(started) => Ok(started.with_log(path)),
+        Err(_) => Err(died(&mut child, &path, begin)),
+    }
+}
+
+/// Opens a log for adding to it.
+pub(crate) fn open_log(path: &Path) -> Outcome<File> {
+    let failed = |error| Failure::local("open", path, &error);
+    if let Some(dir) = path.parent() {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        made.map_err(|error| Failure::local("make", dir, &error))?;
+    }
+    if path.metadata().is_ok_and(|meta| meta.len() > LONG_LOG) {
+        std::fs::rename(path, path.with_added_extension("old")).map_err(failed)?;
+    }
+    OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path).map_err(failed)
+}
+
+fn spawn(config: &Config, settings: Option<&Path>, log: File) -> Outcome<Child> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
+    let mut command = Command::new(&program);
+    command.arg("up").arg("--background").arg("--store").arg(&config.store);
+    command.arg("--socket").arg(config.socket_path()).arg("--key").arg(config.key_path());
+    command.arg("--capacity").arg(config.capacity.0.to_string());
+    command.arg(if config.medium == Medium::Disk { "--disk" } else { "--memory" });
+    if config.tcp {
+        command.arg("--listen").arg(config.listen.to_string());
+    }
+    if let Some(settings) = settings {
+        command.arg("--config").arg(settings);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    command.spawn().map_err(|error| Failure::local("start", &program, &error))
+}
+
+/// Why a process ended that should have gone on.
+pub(crate) fn died(child: &mut Child, log: &Path, begin: u64) -> Failure {
+    let end = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+    let why = last_words(log, begin).unwrap_or_else(|| format!("the process ended ({end})"));
+    Failure::Failed(format!("{why} (its log is {})", log.display()))
+}
+
+/// The last complaint in the log since it was this long.
+fn last_words(log: &Path, begin: u64) -> Option<String> {
+    let mut file = File::open(log).ok()?;
+    file.seek(SeekFrom::Start(begin)).ok()?;
+    let mut text = String::new();
+    file.take(1 << 20).read_to_string(&mut text).ok()?;
+    text.lines().rev().find_map(|line| line.strip_prefix("forebay: ")).map(str::to_owned)
+}

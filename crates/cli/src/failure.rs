@@ -1,0 +1,134 @@
+//! How a command ends when it does not end well.
+
+use forebay_model::{Error, ErrorKind};
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// What a command comes to.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+/// Why a command did not do what was asked.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It was called wrongly.
+    Usage(String),
+    /// It failed, and this is the sentence to show.
+    Failed(String),
+    /// Parts of it failed, each of which was shown when it happened.
+    Reported,
+    /// Somebody stopped it.
+    Interrupted,
+    /// Nobody reads the output any more, which is nobody's fault.
+    Unread,
+}
+
+impl Failure {
+    /// A failure at a path of this machine.
+    pub(crate) fn local(what: &str, path: &Path, error: &io::Error) -> Failure {
+        let advice = match error.kind() {
+            io::ErrorKind::NotFound => ": check the path",
+            io::ErrorKind::PermissionDenied => ": ask its owner for access",
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ": free space there",
+            io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => ": name another path",
+            _ => "",
+        };
+        Failure::Failed(format!("cannot {what} {}: {}{advice}", path.display(), plain(error)))
+    }
+
+    /// The process's exit code.
+    pub(crate) fn code(&self) -> ExitCode {
+        match self {
+            Failure::Usage(_) => ExitCode::from(2),
+            Failure::Failed(_) | Failure::Reported => ExitCode::FAILURE,
+            Failure::Interrupted => ExitCode::from(130),
+            Failure::Unread => ExitCode::SUCCESS,
+        }
+    }
+
+    /// The sentence to show, if it was not shown before.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Failure::Usage(text) | Failure::Failed(text) => Some(text),
+            Failure::Interrupted => Some("interrupted"),
+            Failure::Reported | Failure::Unread => None,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let whole = without_numbers(&error.to_string());
+        let text = without_ids(&whole);
+        // An error that says more than what it is has its own advice.
+        let bare = text.len() < whole.len() || text.ends_with(&error.kind().to_string());
+        match advice(error.kind()) {
+            Some(advice) if bare => Failure::Failed(format!("{text}: {advice}")),
+            _ => Failure::Failed(whole),
+        }
+    }
+}
+
+/// Cuts ` in directory 17` off the end: the path says it better.
+fn without_ids(text: &str) -> &str {
+    match text.rsplit_once(" in directory ") {
+        Some((start, id)) if id.bytes().all(|byte| byte.is_ascii_digit()) => start,
+        _ => text,
+    }
+}
+
+fn advice(kind: ErrorKind) -> Option<&'static str> {
+    Some(match kind {
+        ErrorKind::NotFound => "look for it with \"forebay ls\"",
+        ErrorKind::Exists => "remove it first, or choose another name",
+        ErrorKind::NotDirectory | ErrorKind::IsDirectory => "name another path",
+        ErrorKind::NotEmpty => "remove what is in it first, or use \"forebay rm -r\"",
+        ErrorKind::AccessDenied => "see its mode with \"forebay stat\", or ask its owner for access",
+        ErrorKind::NotPermitted => "only its owner or root may do that",
+        ErrorKind::NoSpace => "remove files; \"forebay df\" shows how full it is",
+        ErrorKind::Unreachable => "see whether it runs with \"forebay status\"",
+        ErrorKind::Busy => "try again",
+        ErrorKind::Io => "see \"forebay status\" for what was lost",
+        _ => return None,
+    })
+}
+
+/// An error of the system as we say it.
+pub(crate) fn plain(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(_) => without_numbers(&error.to_string()).to_lowercase(),
+        None => error.to_string(),
+    }
+}
+
+/// Cuts out ` (os error 2)`: the words before it say the same.
+pub(crate) fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once(')').map_or(part, |(_, rest)| rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bare_errors_get_advice_and_others_keep_theirs() {
+        let bare = Error::from(ErrorKind::NotEmpty).within("cannot remove directory /a");
+        let text = "cannot remove directory /a: the directory is not empty: remove what is in it first, or use \
+                    \"forebay rm -r\"";
+        assert_eq!(Failure::from(bare).text(), Some(text));
+        let inner = Error::new(ErrorKind::NotFound, "cannot stat /a/b: no \"a\" in directory 1");
+        let text = "cannot stat /a/b: no \"a\": look for it with \"forebay ls\"";
+        assert_eq!(Failure::from(inner).text(), Some(text));
+        let own = Error::new(ErrorKind::NoSpace, "cannot write /x: No space left: free space there");
+        assert_eq!(Failure::from(own.clone()).text(), Some(own.to_string().as_str()));
+    }
+
+    #[test]
+    fn errors_of_the_system_lose_their_number() {
+        assert_eq!(plain(&io::Error::from_raw_os_error(2)), "no such file or directory");
+        assert_eq!(plain(&io::Error::other("odd")), "odd");
+        assert_eq!(without_numbers("a (os error 2): b (os error 13)"), "a: b");
+    }
+}

@@ -1,0 +1,295 @@
+//! Charts as scenes of a few marks: lines, areas and words. What draws a scene (SVG, PNG) knows nothing of data.
+
+/// Size of a chart in its own units.
+pub(super) const WIDTH: f64 = 480.0;
+pub(super) const HEIGHT: f64 = 320.0;
+
+/// A colour by its role; the page or the painter decides how it looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ink {
+    /// One of the series.
+    Series(usize),
+    Axis,
+    Grid,
+    Text,
+    Faint,
+}
+
+/// Which point of the text is given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+/// A mark of a scene.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Mark {
+    Line { points: Vec<(f64, f64)>, ink: Ink, width: f64, dashed: bool },
+    Area { points: Vec<(f64, f64)>, ink: Ink, opacity: f64 },
+    Dot { at: (f64, f64), ink: Ink },
+    Words { at: (f64, f64), text: String, ink: Ink, size: f64, anchor: Anchor, bold: bool },
+}
+
+/// A drawing of fixed size.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Scene {
+    pub(super) title: String,
+    pub(super) width: f64,
+    pub(super) height: f64,
+    pub(super) marks: Vec<Mark>,
+}
+
+impl Scene {
+    /// Several scenes of one size in a grid.
+    pub(super) fn grid(title: &str, scenes: Vec<Scene>, columns: usize) -> Scene {
+        const TOP: f64 = 36.0;
+        let rows = scenes.len().div_ceil(columns);
+        let mut marks = vec![words((16.0, 24.0), title, Ink::Text, 17.0, Anchor::Start, true)];
+        for (i, scene) in scenes.into_iter().enumerate() {
+            let shift = ((i % columns) as f64 * WIDTH, TOP + (i / columns) as f64 * HEIGHT);
+            marks.extend(scene.marks.into_iter().map(|mark| mark.shifted(shift)));
+        }
+        let (width, height) = (WIDTH * columns as f64, TOP + HEIGHT * rows as f64);
+        Scene { title: title.to_owned(), width, height, marks }
+    }
+}
+
+impl Mark {
+    fn shifted(self, (dx, dy): (f64, f64)) -> Mark {
+        let shift = |(x, y): (f64, f64)| (x + dx, y + dy);
+        let all = |points: Vec<(f64, f64)>| points.into_iter().map(shift).collect();
+        match self {
+            Mark::Line { points, ink, width, dashed } => {
+                Mark::Line { points: all(points), ink, width, dashed }
+            }
+            Mark::Area { points, ink, opacity } => Mark::Area { points: all(points), ink, opacity },
+            Mark::Dot { at, ink } => Mark::Dot { at: shift(at), ink },
+            Mark::Words { at, text, ink, size, anchor, bold } => {
+                Mark::Words { at: shift(at), text, ink, size, anchor, bold }
+            }
+        }
+    }
+}
+
+fn words(at: (f64, f64), text: &str, ink: Ink, size: f64, anchor: Anchor, bold: bool) -> Mark {
+    Mark::Words { at, text: text.to_owned(), ink, size, anchor, bold }
+}
+
+/// How a series is drawn.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Shape {
+    Line,
+    Dashed,
+    /// A line with the area below it.
+    Filled,
+    /// Low and high edge around the points.
+    Ribbon(Vec<(f64, f64)>),
+}
+
+/// One series of points.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Series {
+    pub(super) name: String,
+    pub(super) ink: usize,
+    pub(super) shape: Shape,
+    pub(super) points: Vec<(f64, f64)>,
+}
+
+/// A chart of series over two linear axes that begin at zero.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct Chart {
+    pub(super) title: String,
+    pub(super) x: String,
+    /// Values on the vertical axis are shares, shown as percentages.
+    pub(super) y: String,
+    pub(super) x_percent: bool,
+    pub(super) y_top: Option<f64>,
+    pub(super) series: Vec<Series>,
+    /// Upright lines with a word.
+    pub(super) flags: Vec<(f64, String)>,
+}
+
+const LEFT: f64 = 62.0;
+const RIGHT: f64 = 24.0;
+const BOTTOM: f64 = 50.0;
+
+impl Chart {
+    /// Adds a series.
+    pub(super) fn with(mut self, name: &str, ink: usize, shape: Shape, points: Vec<(f64, f64)>) -> Chart {
+        self.series.push(Series { name: name.to_owned(), ink, shape, points });
+        self
+    }
+
+    /// The chart as marks.
+    pub(super) fn scene(&self) -> Scene {
+        let legend = self.legend();
+        let top = 62.0 + 18.0 * legend.1.saturating_sub(1) as f64 + 14.0 * self.flags.len() as f64;
+        let points = || self.series.iter().flat_map(|s| s.points.iter());
+        let edges = self.series.iter().filter_map(|s| match &s.shape {
+            Shape::Ribbon(edges) => Some(edges.iter().map(|e| e.1).fold(0.0, f64::max)),
+            _ => None,
+        });
+        let x_max = points().map(|p| p.0).fold(0.0, f64::max).max(1e-12);
+        let highest = points().map(|p| p.1).chain(edges).fold(0.0, f64::max);
+        let y_max = self.y_top.unwrap_or(highest * 1.05).max(1e-12);
+        let place = |(x, y): (f64, f64)| {
+            let across = LEFT + x / x_max * (WIDTH - LEFT - RIGHT);
+            (across, HEIGHT - BOTTOM - (y / y_max).clamp(0.0, 1.0) * (HEIGHT - BOTTOM - top))
+        };
+        let mut marks = vec![words((16.0, 24.0), &self.title, Ink::Text, 15.0, Anchor::Start, true)];
+        marks.extend(legend.0);
+        for value in ticks(y_max) {
+            let y = place((0.0, value)).1;
+            marks.push(line(vec![(LEFT, y), (WIDTH - RIGHT, y)], Ink::Grid, 1.0, false));
+            marks.push(words(
+                (LEFT - 8.0, y + 4.0),
+                &percent(value, y_max),
+                Ink::Faint,
+                12.0,
+                Anchor::End,
+                false,
+            ));
+        }
+        for value in ticks(x_max) {
+            let x = place((value, 0.0)).0;
+            let label = if self.x_percent { percent(value, x_max) } else { plain(value) };
+            marks.push(words((x, HEIGHT - BOTTOM + 18.0), &label, Ink::Faint, 12.0, Anchor::Middle, false));
+        }
+        marks.push(line(vec![place((0.0, 0.0)), place((x_max, 0.0))], Ink::Axis, 1.2, false));
+        // Each word on a row of its own above the curves, so that none covers anything.
+        for (row, (at, text)) in self.flags.iter().enumerate().filter(|(_, flag)| flag.0 <= x_max) {
+            let (x, y) = place((*at, y_max));
+            let y = y - 14.0 * row as f64;
+            marks.push(line(vec![(x, y - 12.0), (x, HEIGHT - BOTTOM)], Ink::Faint, 1.2, true));
+            let (dx, anchor) = if x > WIDTH * 0.6 { (-5.0, Anchor::End) } else { (5.0, Anchor::Start) };
+            marks.push(words((x + dx, y - 4.0), text, Ink::Faint, 12.0, anchor, false));
+        }
+        for series in &self.series {
+            draw(series, &place, &mut marks);
+        }
+        let middle = f64::midpoint(LEFT, WIDTH - RIGHT);
+        marks.push(words((middle, HEIGHT - 12.0), &self.x, Ink::Faint, 12.0, Anchor::Middle, false));
+        Scene {
+            title: format!("{}: {} against {}", self.title, self.y, self.x),
+            width: WIDTH,
+            height: HEIGHT,
+            marks,
+        }
+    }
+
+    /// The names of the series under the title, and how many rows they take.
+    fn legend(&self) -> (Vec<Mark>, usize) {
+        let (mut marks, mut x, mut row) = (Vec::new(), 16.0, 0);
+        for series in &self.series {
+            let width = 30.0 + series.name.chars().count() as f64 * 6.6;
+            if x + width > WIDTH - 4.0 && x > 16.0 {
+                (x, row) = (16.0, row + 1);
+            }
+            let (ink, y) = (Ink::Series(series.ink), 44.0 + 18.0 * row as f64);
+            let across = vec![(x, y - 4.0), (x + 16.0, y - 4.0)];
+            match series.shape {
+                Shape::Ribbon(_) => {
+                    let corners = vec![(x, y - 9.0), (x + 16.0, y - 9.0), (x + 16.0, y + 1.0), (x, y + 1.0)];
+                    marks.push(Mark::Area { points: corners, ink, opacity: 0.25 });
+                    marks.push(line(across, ink, 2.0, false));
+                }
+                _ => marks.push(line(across, ink, 2.5, series.shape == Shape::Dashed)),
+            }
+            marks.push(words((x + 21.0, y), &series.name, Ink::Text, 12.0, Anchor::Start, false));
+            x += width;
+        }
+        (marks, row + 1)
+    }
+}
+
+fn line(points: Vec<(f64, f64)>, ink: Ink, width: f64, dashed: bool) -> Mark {
+    Mark::Line { points, ink, width, dashed }
+}
+
+fn draw(series: &Series, place: &impl Fn((f64, f64)) -> (f64, f64), marks: &mut Vec<Mark>) {
+    let ink = Ink::Series(series.ink);
+    let points: Vec<(f64, f64)> = series.points.iter().map(|p| place(*p)).collect();
+    let (Some(first), Some(last)) = (points.first().copied(), points.last().copied()) else { return };
+    match &series.shape {
+        Shape::Line | Shape::Dashed => {
+            marks.push(line(points, ink, 2.2, series.shape == Shape::Dashed));
+        }
+        Shape::Filled => {
+            let floor = place((0.0, 0.0)).1;
+            let mut around = points.clone();
+            around.extend([(last.0, floor), (first.0, floor)]);
+            marks.push(Mark::Area { points: around, ink, opacity: 0.15 });
+            marks.push(line(points, ink, 2.2, false));
+        }
+        Shape::Ribbon(edges) => {
+            let edge = |pick: fn(&(f64, f64)) -> f64| {
+                series.points.iter().zip(edges).map(move |(p, e)| (p.0, pick(e))).collect::<Vec<_>>()
+            };
+            let mut around: Vec<(f64, f64)> = edge(|e| e.0).into_iter().map(place).collect();
+            around.extend(edge(|e| e.1).into_iter().rev().map(place));
+            marks.push(Mark::Area { points: around, ink, opacity: 0.25 });
+            marks.push(line(points.clone(), ink, 1.6, false));
+            marks.extend(points.into_iter().map(|at| Mark::Dot { at, ink }));
+        }
+    }
+}
+
+/// Round values from 0 to `max`, four to six of them.
+fn ticks(max: f64) -> Vec<f64> {
+    let rough = max / 5.0;
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].iter().map(|m| m * power).find(|s| *s >= rough * 0.999).unwrap_or(rough);
+    let count = (max / step + 1e-9) as usize;
+    (0..=count).map(|i| i as f64 * step).collect()
+}
+
+fn percent(value: f64, max: f64) -> String {
+    let digits = if max >= 0.05 { 0 } else { (-(max * 20.0).log10()).ceil().clamp(1.0, 9.0) as usize };
+    match value {
+        0.0 => "0 %".into(),
+        v if max < 1e-5 => format!("{:.0e} %", v * 100.0),
+        v => format!("{:.digits$} %", v * 100.0),
+    }
+}
+
+fn plain(value: f64) -> String {
+    match value {
+        v if v >= 1e6 => format!("{}M", short(v / 1e6)),
+        v if v >= 1e4 => format!("{}k", short(v / 1e3)),
+        v => short(v),
+    }
+}
+
+fn short(value: f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        for (max, expected) in [(500.0, 100.0), (1.0, 0.2), (0.033, 0.01), (7.0, 2.0), (12.0, 5.0)] {
+            let found = ticks(max);
+            assert!((found[1] - expected).abs() < 1e-12, "{max}: {found:?}");
+            assert!((3..=7).contains(&found.len()), "{max}: {found:?}");
+        }
+        assert_eq!([percent(0.2, 1.0), percent(0.001, 0.004), plain(20_000.0)], ["20 %", "0.10 %", "20k"]);
+    }
+
+    #[test]
+    fn nothing_leaves_the_chart() {
+        let chart = Chart { title: "t".into(), flags: vec![(3.0, "here".into())], ..Chart::default() }
+            .with("a", 0, Shape::Filled, vec![(0.0, 0.0), (10.0, 2.0)])
+            .with("b", 1, Shape::Ribbon(vec![(0.1, 0.2), (1.0, 3.0)]), vec![(0.0, 0.1), (10.0, 2.0)]);
+        for mark in chart.scene().marks {
+            if let Mark::Line { points, .. } | Mark::Area { points, .. } = mark {
+                assert!(points.iter().all(|(x, y)| (0.0..=WIDTH).contains(x) && (0.0..=HEIGHT).contains(y)));
+            }
+        }
+    }
+}

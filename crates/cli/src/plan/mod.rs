@@ -1,0 +1,324 @@
+//! `forebay plan`: how large must the buffer be, and when should it empty?
+//!
+//! The numbers come from the planner; here they meet files, human units, pictures and people.
+
+mod answer;
+mod chart;
+mod figures;
+mod input;
+mod json;
+mod keys;
+mod png;
+mod quantity;
+mod report;
+mod sources;
+mod strokes;
+mod svg;
+mod sweep;
+mod text;
+
+use crate::connect::Service;
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use answer::{Wishes, answer, points};
+use forebay_model::{Error, ErrorKind};
+use forebay_planner::{Fraction, Recipe, Rng, Sample, Steps, Units};
+use input::Plan;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use sweep::{Key, Sweep};
+
+/// How large must the buffer be, and when should it empty?
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct PlanArgs {
+    #[command(subcommand)]
+    other: Option<Other>,
+    /// The plan: bandwidth, capacity, threshold and applications, in TOML
+    file: Option<PathBuf>,
+    /// Capacity of the buffer, in units or as a size ("4 TB")
+    #[arg(long, value_name = "S")]
+    capacity: Option<String>,
+    /// Share of the capacity below which the buffer is left alone ("20%")
+    #[arg(long, value_name = "T", value_parser = quantity::share)]
+    threshold: Option<f64>,
+    /// Bandwidth of the back end, in units or as a rate ("40 GB/s"), instead of the file's
+    #[arg(long, value_name = "B")]
+    bandwidth: Option<String>,
+    /// Idle time that is still acceptable, for the recommendation [default: 1%]
+    #[arg(long, value_name = "SHARE", value_parser = quantity::share)]
+    target_idle: Option<f64>,
+    /// Vary one thing: capacity=0..500:50, threshold=0..1:0.1 or bandwidth=50..150:10
+    #[arg(long, value_name = "KEY=FIRST..LAST:STEP")]
+    sweep: Option<Sweep>,
+    /// Compare with a discrete-event simulation
+    #[arg(long)]
+    simulate: bool,
+    /// Say which application matters how much
+    #[arg(long)]
+    sensitivity: bool,
+    /// Fit applications from lines of time,job,bytes
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    from_csv: Vec<PathBuf>,
+    /// Fit applications from Darshan logs, or from what darshan-parser prints
+    #[arg(long, value_name = "LOG", num_args = 1..)]
+    from_darshan: Vec<PathBuf>,
+    /// Fit applications from what the service has seen its jobs write
+    #[arg(long)]
+    from_service: bool,
+    #[command(flatten)]
+    service: Service,
+    /// Generate random applications
+    #[arg(long)]
+    generate: bool,
+    /// Generated applications
+    #[arg(long, value_name = "N", default_value_t = 20, requires = "generate")]
+    apps: usize,
+    /// Largest share of time a generated application spends on I/O
+    #[arg(long, value_name = "P", default_value_t = 0.5, requires = "generate")]
+    p_max: f64,
+    /// Mean load of the generated applications, as a share of the bandwidth
+    #[arg(long, value_name = "A", default_value_t = 0.8, requires = "generate")]
+    alpha: f64,
+    /// Shortest generated period times p-max, in time units
+    #[arg(long, value_name = "D", default_value_t = 2.0, requires = "generate")]
+    d_min: f64,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write a report with pictures
+    #[arg(long, value_name = "REPORT.html")]
+    out: Option<PathBuf>,
+    /// Write the pictures alone into a directory
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+    /// Kind of pictures
+    #[arg(long, value_enum, default_value_t = Format::Svg)]
+    format: Format,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What else can be planned.
+#[derive(clap::Subcommand, Debug)]
+enum Other {
+    /// Draw the sizing model's figures and check what is claimed about them
+    Figures {
+        /// Directory for the pictures
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// Kind of pictures
+        #[arg(long, value_enum, default_value_t = Format::Svg)]
+        format: Format,
+        /// Seed of the random applications
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Print the verdicts as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Kinds of pictures.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Format {
+    Svg,
+    Png,
+}
+
+fn invalid(text: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, text)
+}
+
+/// Answers.
+pub(crate) fn run(args: &PlanArgs) -> Outcome {
+    if let Some(Other::Figures { out, format, seed, json }) = &args.other {
+        return draw_figures(out, *format, *seed, *json);
+    }
+    let plan = load(args)?;
+    let wishes = Wishes {
+        simulate: args.simulate,
+        sensitivity: args.sensitivity || args.out.is_some(),
+        sweep: args.sweep.clone(),
+        seed: args.seed,
+    };
+    let failed = |e: forebay_planner::Error| invalid(format!("{}: {e}", plan.title));
+    let found = answer(&plan, &wishes).map_err(failed)?;
+    if args.out.is_some() || args.plots.is_some() {
+        let charts = report::charts(&plan, &found, args.seed).map_err(failed)?;
+        if let Some(path) = &args.out {
+            write(path, report::render(&plan, &found, &charts).as_bytes())?;
+        }
+        if let Some(dir) = &args.plots {
+            for (name, chart) in &charts {
+                picture(dir, name, args.format, &chart.scene())?;
+            }
+        }
+    }
+    let text = if args.json {
+        json::render(&plan, &found).to_string()
+    } else {
+        let curve = match std::io::stdout().is_terminal() {
+            true => Some(sketch(&plan).map_err(failed)?),
+            false => None,
+        };
+        format!("{}\n{}", plan.title, text::render(&plan, &found, curve.as_deref()))
+    };
+    output::text(text.trim_end())
+}
+
+/// Draws the figures; a claim that does not hold is a failure.
+fn draw_figures(out: &Path, format: Format, seed: u64, json: bool) -> Outcome {
+    let (drawn, claims) = figures::all(seed).map_err(|e| invalid(format!("figures: {e}")))?;
+    for (name, scene) in &drawn {
+        picture(out, name, format, scene)?;
+    }
+    if json {
+        let list: Vec<_> = claims
+            .iter()
+            .map(|c| serde_json::json!({ "figure": c.figure, "claim": c.text, "holds": c.holds, "detail": c.detail }))
+            .collect();
+        output::text(serde_json::Value::from(list))?;
+    } else {
+        for c in &claims {
+            let verdict = if c.holds { "holds" } else { "FAILS" };
+            output::text(format_args!("figure {}  {verdict}  {} ({})", c.figure, c.text, c.detail))?;
+        }
+    }
+    if claims.iter().all(|c| c.holds) { Ok(()) } else { Err(Failure::Reported) }
+}
+
+/// Idle time over sixty capacities, up to twice what is planned.
+fn sketch(plan: &Plan) -> Result<Vec<answer::Point>, forebay_planner::Error> {
+    let steps = Steps::of(&plan.apps, plan.platform.bandwidth)?;
+    let top = (2 * plan.platform.capacity.0).max(4 * plan.platform.bandwidth.0);
+    points(plan, &steps, &Sweep::even(Key::Capacity, top as f64, (top as f64 / 60.0).ceil()))
+}
+
+/// Puts the plan together from its file, its records, its generator and the command line.
+fn load(args: &PlanArgs) -> Outcome<Plan> {
+    let records = !args.from_csv.is_empty() || !args.from_darshan.is_empty() || args.from_service;
+    let mut plan = match &args.file {
+        Some(path) => {
+            let name = path.display().to_string();
+            let text = read(path)?;
+            input::read(&name, &overridden(&text, args.bandwidth.as_deref()))?
+        }
+        None if records || args.generate => {
+            let bandwidth = match &args.bandwidth {
+                Some(text) => text.clone(),
+                None if args.generate => "100".into(),
+                None => {
+                    return Err(invalid(
+                        "--bandwidth: missing: records need the back end's bandwidth, such as --bandwidth \"40 GB/s\", or a plan file",
+                    )
+                    .into());
+                }
+            };
+            let value = if bandwidth.parse::<f64>().is_ok() { bandwidth } else { format!("{bandwidth:?}") };
+            input::read("--bandwidth", &format!("bandwidth = {value}"))?
+        }
+        None => {
+            let ways = "--from-csv, --from-darshan, --from-service or --generate";
+            return Err(invalid(format!("FILE: missing: give a plan file, {ways}")).into());
+        }
+    };
+    if let Some(text) = &args.capacity {
+        plan.platform.capacity = capacity(&plan, text)?;
+    }
+    if let Some(share) = args.threshold {
+        plan.platform.threshold = Fraction::new(share).map_err(|e| invalid(format!("--threshold: {e}")))?;
+    }
+    plan.target_idle = args.target_idle.unwrap_or(plan.target_idle);
+    let mut samples = Vec::new();
+    for path in &args.from_csv {
+        samples.extend(sources::csv(&path.display().to_string(), &read(path)?)?);
+    }
+    for path in &args.from_darshan {
+        samples.extend(sources::darshan(path)?);
+    }
+    if args.from_service {
+        samples.extend(history(&args.service)?);
+    }
+    if records {
+        let fixed = args.file.is_some();
+        let profiles = sources::add_profiles(&mut plan, &samples, fixed)?;
+        plan.notes.push(format!("{} applications fitted from {} records", profiles.len(), samples.len()));
+    }
+    if args.generate {
+        let load = args.alpha * plan.platform.bandwidth.0 as f64;
+        let recipe = Recipe { count: args.apps, p_max: args.p_max, load, burst: args.d_min, jitter: 1.0 };
+        plan.apps.extend(
+            recipe.generate(&mut Rng::new(args.seed)).map_err(|e| invalid(format!("--generate: {e}")))?,
+        );
+    }
+    if plan.apps.is_empty() {
+        let name = args.file.as_ref().map_or_else(String::new, |path| path.display().to_string());
+        return Err(invalid(format!(
+            "{name}:1: app: there is no application to plan for: add a table headed [[app]]"
+        ))
+        .into());
+    }
+    if args.file.is_none() {
+        plan.title = if args.generate { "generated".into() } else { "from records".into() };
+    }
+    Ok(plan)
+}
+
+/// What the service has seen its jobs write.
+fn history(service: &Service) -> Outcome<Vec<Sample>> {
+    let seen = service.connect()?.history()?;
+    let samples: Vec<Sample> = seen
+        .into_iter()
+        .filter(|sample| sample.written > 0)
+        .map(|sample| Sample { time: sample.second as f64, job: sample.label, bytes: sample.written as f64 })
+        .collect();
+    match samples.is_empty() {
+        true => {
+            Err(Failure::Failed("the service has seen no job write yet: plan again when some have".into()))
+        }
+        false => Ok(samples),
+    }
+}
+
+/// The file's text with its bandwidth replaced, on the same line so that messages keep their line numbers.
+fn overridden(text: &str, bandwidth: Option<&str>) -> String {
+    let Some(bandwidth) = bandwidth else { return text.to_owned() };
+    let value =
+        if bandwidth.parse::<f64>().is_ok() { bandwidth.to_owned() } else { format!("{bandwidth:?}") };
+    let lines = text.lines().map(|line| match line.trim_start().strip_prefix("bandwidth") {
+        Some(rest) if rest.trim_start().starts_with('=') => format!("bandwidth = {value}\n"),
+        _ => format!("{line}\n"),
+    });
+    lines.collect()
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(|e| invalid(format!("{}: cannot read it: {e}", path.display())))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    std::fs::write(path, bytes).map_err(|e| invalid(format!("{}: cannot write it: {e}", path.display())))
+}
+
+fn picture(dir: &Path, name: &str, format: Format, scene: &chart::Scene) -> Result<(), Error> {
+    std::fs::create_dir_all(dir).map_err(|e| invalid(format!("{}: cannot create it: {e}", dir.display())))?;
+    match format {
+        Format::Svg => write(&dir.join(format!("{name}.svg")), svg::alone(scene).as_bytes()),
+        Format::Png => write(&dir.join(format!("{name}.png")), &png::render(scene)),
+    }
+}
+
+fn capacity(plan: &Plan, text: &str) -> Result<Units, Error> {
+    if let Ok(units) = text.trim().parse::<usize>() {
+        return Ok(Units(units));
+    }
+    let bytes = quantity::size(text).map_err(|e| invalid(format!("--capacity: {e}")))?;
+    if !plan.scale.real {
+        return Err(invalid(
+            "--capacity: a size in bytes needs a scale: give unit.mb in the plan, or a number of units",
+        ));
+    }
+    Ok(Units((bytes / plan.scale.bytes).round() as usize))
+}

@@ -1,0 +1,29 @@
+//! Being asked to stop.
+
+use crate::failure::{Failure, Outcome};
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// From now on, does this whenever somebody wants the process to stop: Ctrl-C, SIGTERM, or the terminal is gone.
+pub(crate) fn on_stop(mut act: impl FnMut() + Send + 'static) -> Outcome {
+    let failed = |error: std::io::Error| Failure::Failed(format!("cannot listen for signals: {error}"));
+    let runtime = Builder::new_current_thread().enable_io().build().map_err(failed)?;
+    let within = runtime.enter();
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
+    drop(within);
+    let listen = move || {
+        runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => act(),
+                    _ = terminate.recv() => act(),
+                    _ = hangup.recv() => act(),
+                }
+            }
+        });
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(failed)?;
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! `store`: stores on disk, without a server.
+
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use crate::view::Inspected;
+use clap::{Args, Subcommand};
+use forebay_store::Medium;
+use std::path::PathBuf;
+
+#[derive(Subcommand)]
+pub(crate) enum Store {
+    /// Show what a store's files say; a server may be using it
+    Inspect(Inspect),
+    /// Give up the bytes of a store whose regions are lost; names stay
+    Replace(Replace),
+    /// Remove a store with everything in it
+    Remove(Remove),
+}
+
+#[derive(Args)]
+pub(crate) struct Inspect {
+    /// The directory of the store
+    dir: PathBuf,
+    /// With every record of every journal
+    #[arg(long)]
+    records: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Replace {
+    /// The directory of the store
+    dir: PathBuf,
+    /// Make the new regions on disk instead of in memory
+    #[arg(long)]
+    disk: bool,
+    /// Even if the old regions are still there
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Remove {
+    /// The directory of the store
+    dir: PathBuf,
+    /// Yes, remove all of it
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Store {
+    pub(crate) fn run(&self) -> Outcome {
+        match self {
+            Store::Inspect(Inspect { dir, records, json }) => {
+                output::show(&Inspected::new(&forebay_store::inspect(dir)?, *records), *json)
+            }
+            Store::Replace(replace) => replace.run(),
+            Store::Remove(Remove { dir, yes: true }) => Ok(forebay_store::Store::remove(dir)?),
+            Store::Remove(Remove { dir, yes: false }) => Err(Failure::Usage(format!(
+                "this would remove the store {} with everything in it: add --yes if that is what you want",
+                dir.display()
+            ))),
+        }
+    }
+}
+
+impl Replace {
+    fn run(&self) -> Outcome {
+        let there =
+            forebay_store::inspect(&self.dir)?.regions.iter().any(|region| region.generation.is_some());
+        if there && !self.yes {
+            return Err(Failure::Usage(format!(
+                "the regions of {} are still there, and would be given up: add --yes if that is what you want",
+                self.dir.display()
+            )));
+        }
+        let medium = if self.disk { Medium::Disk } else { Medium::Memory };
+        let incarnation = forebay_store::Store::replace(&self.dir, medium)?;
+        output::text(format_args!("{} goes on as incarnation {incarnation}", self.dir.display()))
+    }
+}

@@ -1,0 +1,115 @@
+//! `put`, `get`, `cat`: bytes in and out.
+//!
+//! A walker finds what is to be copied and makes directories; a few workers copy, large files in pieces. What fails is
+//! told and counted, and the rest goes on, unless the service is gone.
+
+mod get;
+mod passage;
+mod pool;
+mod progress;
+mod put;
+mod tally;
+
+use crate::connect::Service;
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use crate::remote::mask;
+use crate::view::Direction;
+use clap::Args;
+use std::path::{Path, PathBuf};
+use tally::Tally;
+
+/// Bytes that are read and written at once.
+const PIECE: usize = 8 << 20;
+/// Beyond so many bytes several workers share a file.
+const LARGE: u64 = 4 * PIECE as u64;
+
+#[derive(Args)]
+pub(crate) struct Put {
+    /// Local files, or - for standard input
+    #[arg(required = true)]
+    local: Vec<PathBuf>,
+    /// Where to: a new name, or a directory
+    remote: PathBuf,
+    /// Directories too, with everything in them
+    #[arg(short)]
+    recursive: bool,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    service: Service,
+}
+
+#[derive(Args)]
+pub(crate) struct Get {
+    /// Files of the service
+    #[arg(required = true)]
+    remote: Vec<PathBuf>,
+    /// Where to: a new name, a directory, or - for standard output
+    local: PathBuf,
+    /// Directories too, with everything in them
+    #[arg(short)]
+    recursive: bool,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    service: Service,
+}
+
+#[derive(Args)]
+pub(crate) struct Cat {
+    /// Which files
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    service: Service,
+}
+
+fn is_stream(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+impl Put {
+    pub(crate) fn run(&self) -> Outcome {
+        if self.local.len() > 1 && self.local.iter().any(|path| is_stream(path)) {
+            return Err(Failure::Usage(
+                "standard input (-) is put alone, under a name of its own".to_owned(),
+            ));
+        }
+        let client = self.service.connect()?;
+        let tally = Tally::new();
+        let copied = match &self.local[..] {
+            [local] if is_stream(local) => put::stream(&client, &self.remote, &tally),
+            _ => put::Walk { client: &client, tally: &tally, recursive: self.recursive, mask: mask() }
+                .all(&self.local, &self.remote),
+        };
+        let summary = tally.finish(Direction::Put);
+        copied?;
+        output::show(&summary, self.json)?;
+        tally.verdict()
+    }
+}
+
+impl Get {
+    pub(crate) fn run(&self) -> Outcome {
+        let client = self.service.connect()?;
+        if is_stream(&self.local) {
+            return get::stream(&client, &self.remote);
+        }
+        let tally = Tally::new();
+        let copied = get::Walk { client: &client, tally: &tally, recursive: self.recursive }
+            .all(&self.remote, &self.local);
+        let summary = tally.finish(Direction::Got);
+        copied?;
+        output::show(&summary, self.json)?;
+        tally.verdict()
+    }
+}
+
+impl Cat {
+    pub(crate) fn run(&self) -> Outcome {
+        get::stream(&self.service.connect()?, &self.paths)
+    }
+}

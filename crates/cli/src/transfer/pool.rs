@@ -1,0 +1,53 @@
+//! A few workers and a short queue.
+
+use super::PIECE;
+use super::tally::Tally;
+use crate::failure::Outcome;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+
+const WORKERS: usize = 4;
+const QUEUE: usize = 64;
+
+/// Something to copy, with a buffer of one piece.
+pub(super) type Task<'a> = Box<dyn FnOnce(&mut [u8]) -> Outcome + Send + 'a>;
+
+/// Where the walker leaves what it finds; waits while the queue is full.
+pub(super) struct Queue<'a> {
+    tasks: SyncSender<Task<'a>>,
+}
+
+impl<'a> Queue<'a> {
+    pub(super) fn add(&self, task: impl FnOnce(&mut [u8]) -> Outcome + Send + 'a) {
+        // Workers only leave when all is lost, and then nobody misses the task.
+        let _ = self.tasks.send(Box::new(task));
+    }
+}
+
+/// Lets the walker find tasks and the workers do them, until all are done.
+pub(super) fn run<'a>(tally: &'a Tally, walk: impl FnOnce(&Queue<'a>) -> Outcome) -> Outcome {
+    let (tasks, inbox) = sync_channel(QUEUE);
+    let inbox = Mutex::new(inbox);
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| work(tally, &inbox));
+        }
+        let queue = Queue { tasks };
+        walk(&queue)
+    })
+}
+
+fn work(tally: &Tally, inbox: &Mutex<Receiver<Task<'_>>>) {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        let task = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(task) = task else { return };
+        // What is left in the queue is dropped, so that the walker does not wait for ever.
+        if tally.is_halted() {
+            continue;
+        }
+        if let Err(failure) = task(&mut buffer) {
+            tally.fail(&failure);
+        }
+    }
+}

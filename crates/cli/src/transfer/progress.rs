@@ -1,0 +1,38 @@
+//! A bar for whoever watches.
+
+use crate::failure::Failure;
+use crate::output;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+const STYLE: &str = "{bar:32} {bytes:>11} of {total_bytes:<11} {binary_bytes_per_sec:>12}  {eta} left";
+
+/// A bar on a terminal, nothing elsewhere.
+pub(super) struct Progress(ProgressBar);
+
+impl Progress {
+    pub(super) fn new() -> Progress {
+        let target = match output::is_watched() {
+            true => ProgressDrawTarget::stderr_with_hz(8),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let style = ProgressStyle::with_template(STYLE).expect("the template is a constant that works");
+        Progress(ProgressBar::with_draw_target(Some(0), target).with_style(style.progress_chars("█▉▊▋▌▍▎▏ ")))
+    }
+
+    pub(super) fn expect(&self, bytes: u64) {
+        self.0.inc_length(bytes);
+    }
+
+    pub(super) fn copied(&self, bytes: u64) {
+        self.0.inc(bytes);
+    }
+
+    /// Says what failed without tearing the bar.
+    pub(super) fn complain(&self, failure: &Failure) {
+        self.0.suspend(|| output::complain(failure));
+    }
+
+    pub(super) fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}

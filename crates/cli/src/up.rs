@@ -1,0 +1,185 @@
+//! `up`: a server in this process, or in one of its own.
+
+use crate::failure::{Failure, Outcome};
+use crate::places::Surroundings;
+use crate::settings::Settings;
+use crate::view::Started;
+use crate::{detach, output, signals};
+use clap::Args;
+use forebay_client::blocking::Client;
+use forebay_client::{Address, ClientConfig};
+use forebay_model::Bytes;
+use forebay_server::{Config, Medium, Server, Stopper};
+use rustix::process::{Signal, set_parent_process_death_signal, setsid};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf, absolute};
+use std::sync::{Arc, OnceLock};
+use tracing_subscriber::filter::LevelFilter;
+
+/// What a server takes when nobody says how much it may.
+const USUAL: Bytes = Bytes::mib(4096);
+const LEAST: Bytes = Bytes::mib(64);
+
+#[derive(Args, Clone)]
+pub(crate) struct Up {
+    /// The directory of the store; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    pub(crate) store: Option<PathBuf>,
+    /// Bytes that files can fill, such as 4GiB; a store keeps what it was made with
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) capacity: Option<Bytes>,
+    /// Keep data in memory: fastest, lost with the machine (the default)
+    #[arg(long, conflicts_with = "disk")]
+    pub(crate) memory: bool,
+    /// Keep data on the disk of the store's directory
+    #[arg(long)]
+    pub(crate) disk: bool,
+    /// The Unix socket to listen on
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Listen on TCP too, such as 127.0.0.1:7411
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// The key file for TCP; made if it is not there
+    #[arg(long, value_name = "FILE", env = "FOREBAY_KEY", hide_env_values = true)]
+    pub(crate) key: Option<PathBuf>,
+    /// Settings to use instead of the forebay.toml in this directory, ~/.config/forebay or /etc/forebay
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Run in the background; return when the server answers
+    #[arg(long)]
+    pub(crate) detach: bool,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// This is the process in the background
+    #[arg(long, hide = true)]
+    pub(crate) background: bool,
+    /// End, in order, when the process that started this one ends
+    #[arg(long, hide = true)]
+    pub(crate) with_parent: bool,
+}
+
+impl Up {
+    pub(crate) fn run(self) -> Outcome {
+        let settings = Settings::load(self.config.as_deref())?;
+        let config = self.decide(&settings, &Surroundings::here())?;
+        if self.detach {
+            let started = detach::start(&config, settings.path.as_deref())?;
+            return output::show(&started, self.json);
+        }
+        if self.background {
+            // Fails only for the leader of a group, who is in no need of a new session.
+            let _ = setsid();
+            std::env::set_current_dir("/")
+                .map_err(|error| Failure::local("enter", Path::new("/"), &error))?;
+        }
+        if self.with_parent {
+            set_parent_process_death_signal(Some(Signal::TERM))
+                .map_err(|error| Failure::Failed(format!("cannot watch the parent process: {error}")))?;
+        }
+        self.serve(&config)
+    }
+
+    /// Flags win over the file, the file over the defaults.
+    fn decide(&self, settings: &Settings, here: &Surroundings) -> Outcome<Config> {
+        let file_has = |key| settings.gives(key);
+        let store = match &self.store {
+            Some(store) => store.clone(),
+            None if file_has("store") => settings.server.store.clone(),
+            None => here
+                .store()
+                .ok_or_else(|| Failure::Usage("HOME is not set: name a directory with --store".to_owned()))?,
+        };
+        let store = whole(&store)?;
+        let medium = match (self.memory, self.disk) {
+            (false, true) => Medium::Disk,
+            (true, _) => Medium::Memory,
+            _ => settings.server.medium,
+        };
+        let asked = self.capacity.or(file_has("capacity").then_some(settings.server.capacity));
+        let capacity = match asked {
+            Some(capacity) => capacity,
+            None => forebay_store::capacity_of(&store)?.unwrap_or_else(|| fitting(&store, medium)),
+        };
+        let socket = self.socket.clone().or_else(|| settings.server.socket.clone());
+        let socket = whole(&socket.unwrap_or_else(|| here.socket(&store)))?;
+        let key = self.key.clone().filter(|path| !path.as_os_str().is_empty());
+        let key = key.or_else(|| settings.server.key.clone()).map(|key| whole(&key)).transpose()?;
+        // Two users of one machine can both have a server only if none takes a port unasked.
+        let tcp =
+            self.listen.is_some() || if file_has("tcp") { settings.server.tcp } else { file_has("listen") };
+        let listen = self.listen.unwrap_or(settings.server.listen);
+        Ok(Config {
+            store,
+            capacity,
+            medium,
+            socket: Some(socket),
+            tcp,
+            listen,
+            key,
+            ..settings.server.clone()
+        })
+    }
+
+    fn serve(&self, config: &Config) -> Outcome {
+        keep_log(self.background);
+        let slot: Arc<OnceLock<Stopper>> = Arc::default();
+        let (stopper, mut asked) = (slot.clone(), false);
+        signals::on_stop(move || match stopper.get() {
+            Some(stopper) if !asked => {
+                asked = true;
+                stopper.stop();
+            }
+            // Still starting, or asked a second time: whatever was acknowledged is safe all the same.
+            _ => std::process::exit(130),
+        })?;
+        let running = Server::start(config.clone())?;
+        let _ = slot.set(running.stopper());
+        let status = Client::connect(ClientConfig::new(Address::Unix(config.socket_path())))
+            .and_then(|client| client.status())?;
+        let started = Started::new(running.addresses(), &status);
+        match self.background {
+            true => output::message(&started)?,
+            false => output::show(&started, self.json)?,
+        }
+        Ok(running.wait()?)
+    }
+}
+
+fn whole(path: &Path) -> Outcome<PathBuf> {
+    absolute(path).map_err(|error| Failure::local("use", path, &error))
+}
+
+/// What fits the machine without crowding out everybody else.
+fn fitting(store: &Path, medium: Medium) -> Bytes {
+    let spare = match medium {
+        Medium::Memory => available_memory().map(|memory| memory.0 / 4),
+        Medium::Disk => free_disk(store).map(|free| free.0 / 2),
+    };
+    let fits = spare.map_or(USUAL.0, |spare| spare.clamp(LEAST.0, USUAL.0));
+    Bytes(fits >> 20 << 20)
+}
+
+/// Memory that can be had without swapping.
+pub(crate) fn available_memory() -> Option<Bytes> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(Bytes::kib(line.split_whitespace().next()?.parse().ok()?))
+}
+
+fn free_disk(store: &Path) -> Option<Bytes> {
+    let facts = store.ancestors().find_map(|dir| rustix::fs::statvfs(dir).ok())?;
+    Some(Bytes(facts.f_bavail * facts.f_frsize))
+}
+
+/// Sends what the server has to say to standard error: everything worth knowing where that is a file, only trouble
+/// where somebody sits in front of it.
+pub(crate) fn keep_log(background: bool) {
+    let level = match output::is_watched() && !background {
+        true => LevelFilter::WARN,
+        false => LevelFilter::INFO,
+    };
+    // Only one log can be set in a process, and this is the only place that does.
+    let _ = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).try_init();
+}

@@ -1,0 +1,145 @@
+//! What the demo came to.
+
+use super::table;
+use crate::human;
+use forebay_wire::RecoverySummary;
+use serde::Serialize;
+use std::fmt;
+use std::time::Duration;
+
+/// One job.
+#[derive(Serialize)]
+pub(crate) struct JobReport {
+    pub(crate) label: &'static str,
+    pub(crate) written: u64,
+    pub(crate) seconds: f64,
+    pub(crate) longest_wait: f64,
+    pub(crate) verified: u64,
+    pub(crate) wrong: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) first_wrong: Option<String>,
+}
+
+/// The death of the server, and its return. Times in seconds since it was killed.
+#[derive(Serialize)]
+pub(crate) struct Crash {
+    /// Bytes acknowledged when it was killed.
+    pub(crate) acknowledged: u64,
+    /// Until the next one served.
+    pub(crate) restart: f64,
+    /// Until a job had the next byte acknowledged.
+    pub(crate) outage: Option<f64>,
+    pub(crate) recovery: RecoverySummary,
+}
+
+/// The whole demo.
+#[derive(Serialize)]
+pub(crate) struct DemoReport {
+    pub(crate) jobs: Vec<JobReport>,
+    /// Bytes that should have been written.
+    pub(crate) expected: u64,
+    pub(crate) writing: f64,
+    pub(crate) reading: f64,
+    pub(crate) crash: Option<Crash>,
+}
+
+impl DemoReport {
+    fn sum(&self, field: fn(&JobReport) -> u64) -> u64 {
+        self.jobs.iter().map(field).sum()
+    }
+
+    /// What is not as it should be, if anything.
+    pub(crate) fn verdict(&self) -> Result<(), String> {
+        let (written, verified, wrong) =
+            (self.sum(|job| job.written), self.sum(|job| job.verified), self.sum(|job| job.wrong));
+        if wrong > 0 {
+            let first = self.jobs.iter().find_map(|job| job.first_wrong.as_deref()).unwrap_or("somewhere");
+            return Err(format!(
+                "{} differ, the first at {first}: please report this",
+                human::counted(wrong, "byte")
+            ));
+        }
+        if written != self.expected || verified != self.expected {
+            return Err(format!(
+                "{} of {} were written and {} verified: please report this",
+                written, self.expected, verified
+            ));
+        }
+        match self.crash {
+            Some(_) => Ok(()),
+            None => {
+                Err("the jobs were done before the server could be killed: write more with --size".to_owned())
+            }
+        }
+    }
+}
+
+fn seconds(seconds: f64) -> String {
+    human::duration(Duration::from_secs_f64(seconds))
+}
+
+fn rate(bytes: u64, seconds: f64) -> String {
+    human::rate(bytes, Duration::from_secs_f64(seconds))
+}
+
+impl fmt::Display for DemoReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = ["job", "written", "rate", "longest wait", "verified", "wrong"];
+        let mut rows = vec![head.map(str::to_owned)];
+        rows.extend(self.jobs.iter().map(|job| {
+            [
+                job.label.to_owned(),
+                human::size(job.written),
+                rate(job.written, job.seconds),
+                seconds(job.longest_wait),
+                human::size(job.verified),
+                job.wrong.to_string(),
+            ]
+        }));
+        writeln!(f)?;
+        table(f, "lrrrrr", 2, &rows)?;
+        let (written, verified) = (self.sum(|job| job.written), self.sum(|job| job.verified));
+        writeln!(f, "\n")?;
+        writeln!(
+            f,
+            "  written    {} in {} ({}), the crash included",
+            human::size(written),
+            seconds(self.writing),
+            rate(written, self.writing)
+        )?;
+        writeln!(
+            f,
+            "  verified   {} in {} ({}), every byte compared",
+            human::size(verified),
+            seconds(self.reading),
+            rate(verified, self.reading)
+        )?;
+        if let Some(crash) = &self.crash {
+            crash.fmt(f)?;
+        }
+        match self.verdict() {
+            Ok(()) => write!(f, "\n  every acknowledged byte is there"),
+            Err(_) => write!(f, "\n  this is not as it should be"),
+        }
+    }
+}
+
+impl fmt::Display for Crash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RecoverySummary { records, live_bytes, torn, millis, .. } = self.recovery;
+        writeln!(f, "  crash      killed (SIGKILL) with {} acknowledged", human::size(self.acknowledged))?;
+        let outage = self.outage.map_or("never".to_owned(), seconds);
+        writeln!(
+            f,
+            "  outage     {outage} until the next byte was acknowledged; served again after {}",
+            seconds(self.restart)
+        )?;
+        writeln!(
+            f,
+            "  recovery   {} replayed, {} live, {torn} torn, in {}",
+            human::counted(records, "record"),
+            human::size(live_bytes),
+            human::duration(Duration::from_millis(millis))
+        )
+    }
+}

@@ -1,0 +1,21 @@
+//! What commands show: each view is text for people (`Display`) and JSON for machines (`Serialize`).
+
+mod bytes;
+mod demo;
+mod entry;
+mod people;
+mod service;
+mod started;
+mod store;
+mod table;
+mod transfer;
+
+pub(crate) use bytes::lossy;
+pub(crate) use demo::{Crash, DemoReport, JobReport};
+pub(crate) use entry::{Entries, Entry, Facts, Sum, Sums};
+pub(crate) use people::People;
+pub(crate) use service::{Status, Usage};
+pub(crate) use started::Started;
+pub(crate) use store::Inspected;
+pub(crate) use table::table;
+pub(crate) use transfer::{Direction, Summary};

@@ -1,0 +1,46 @@
+//! The demo, small.
+
+use crate::support::{World, run};
+use rustix::process::{Pid, Signal, kill_process};
+use std::process::Stdio;
+use std::time::Duration;
+
+fn leftovers(world: &World) -> Vec<String> {
+    let list = std::fs::read_dir(world.path("tmp")).unwrap();
+    list.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn every_byte_survives_and_nothing_is_left_behind() {
+    let world = World::empty();
+    std::fs::create_dir(world.path("tmp")).unwrap();
+    let mut command = world.command(&["demo", "--json", "--size", "384MiB"]);
+    command.env("TMPDIR", world.path("tmp"));
+    let report: serde_json::Value = serde_json::from_str(&run(command).well().out).unwrap();
+    let jobs = report["jobs"].as_array().unwrap();
+    assert_eq!(jobs.len(), 4);
+    for job in jobs {
+        assert_eq!((&job["verified"], &job["wrong"]), (&(96 << 20).into(), &0.into()), "{job}");
+    }
+    let crash = &report["crash"];
+    assert!(crash["recovery"]["records"].as_u64().unwrap() > 0, "{crash}");
+    assert_eq!(crash["recovery"]["clean"], false);
+    assert_eq!(leftovers(&world), Vec::<String>::new());
+}
+
+#[test]
+fn an_interrupted_demo_cleans_up() {
+    let world = World::empty();
+    std::fs::create_dir(world.path("tmp")).unwrap();
+    let mut command = world.command(&["demo", "--size", "384MiB"]);
+    command.env("TMPDIR", world.path("tmp")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    // Wherever it is by then: it may be anywhere between its first and its last step.
+    std::thread::sleep(Duration::from_millis(400));
+    let pid = Pid::from_child(&child);
+    kill_process(pid, Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let (code, err) = (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned());
+    assert!(code == Some(130) && err == "forebay: interrupted\n" || code == Some(0), "{code:?} {err}");
+    assert_eq!(leftovers(&world), Vec::<String>::new());
+}

@@ -1,0 +1,12 @@
+//! The command line from outside: the real binary, real servers, real files.
+
+mod demo;
+mod errors;
+mod files;
+mod mount;
+mod names;
+mod planning;
+mod server;
+mod settings;
+mod support;
+mod users;

@@ -1,0 +1,37 @@
+//! `forebay plan --from-service`: profiles fitted to what the service has seen.
+
+use crate::support::{World, pattern, run};
+use std::time::Duration;
+
+#[test]
+fn a_plan_is_made_from_what_the_service_has_seen() {
+    let mut world = World::up();
+    let nothing = world.run(&["plan", "--from-service", "--bandwidth", "1 MB/s"]);
+    assert_eq!(nothing.code, 1);
+    assert!(nothing.err.contains("no job write yet"), "{}", nothing.err);
+
+    world.write("burst", pattern(3_000_000, 1));
+    for burst in 0..4 {
+        for job in ["climate", "fusion"] {
+            let mut put = world.command(&["put", "burst", &format!("/{job}.{burst}")]);
+            put.env("FOREBAY_JOB_ID", job);
+            run(put).well();
+        }
+        // Bursts of different seconds: the history is kept by the second.
+        std::thread::sleep(Duration::from_millis(2100));
+    }
+    let plan = ["plan", "--from-service", "--bandwidth", "5 MB/s", "--json"];
+    let seen = world.json(&plan);
+    assert!(seen["expected_load"].as_f64().unwrap() > 0.0, "{seen}");
+    assert!(seen["recommended"]["capacity"].is_number(), "{seen}");
+    let names: Vec<_> =
+        seen["apps"].as_array().unwrap().iter().map(|app| app["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["climate", "fusion"]);
+    let text = world.well(&plan[..4]);
+    assert!(text.contains("2 applications fitted from 8 records"), "{text}");
+
+    // The history outlives the server.
+    world.kill();
+    world.start(&[]);
+    assert_eq!(world.json(&plan)["expected_load"], seen["expected_load"]);
+}

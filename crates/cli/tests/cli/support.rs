@@ -1,0 +1,184 @@
+//! A directory of one's own with a server in it, and ways to run the binary.
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A temporary directory in which everything happens. Whatever server was started in it ends with it.
+pub(crate) struct World {
+    dir: TempDir,
+    servers: Vec<u32>,
+}
+
+/// What a command came to.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl World {
+    /// Without a server.
+    pub(crate) fn empty() -> World {
+        let dir = tempfile::Builder::new().prefix("fbcli-").tempdir().expect("a temporary directory");
+        World { dir, servers: Vec::new() }
+    }
+
+    /// With a server on disk in the background.
+    pub(crate) fn up() -> World {
+        let mut world = World::empty();
+        world.start(&[]);
+        world
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn service(&self) -> String {
+        format!("unix:{}", self.path("sock").display())
+    }
+
+    /// Starts a server in the background; says what it said.
+    pub(crate) fn start(&mut self, more: &[&str]) -> Value {
+        self.start_at("sock", more)
+    }
+
+    /// The same on another socket.
+    pub(crate) fn start_at(&mut self, socket: &str, more: &[&str]) -> Value {
+        let (store, socket) = (self.path("store"), self.path(socket));
+        let mut command = self.command(&["up", "--detach", "--json", "--disk", "--capacity", "128MiB"]);
+        command.arg("--store").arg(store).arg("--socket").arg(socket).args(more);
+        let said = run(command).well();
+        let started: Value = serde_json::from_str(&said.out).expect("JSON");
+        self.servers.push(started["pid"].as_u64().expect("a process") as u32);
+        started
+    }
+
+    /// Kills the server that was started last, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        end(self.servers.pop().expect("a server"));
+    }
+
+    /// The binary with these arguments, in this directory, with a clean environment.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.args(args).current_dir(self.dir()).env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", self.dir());
+        command.env("FOREBAY_SERVICE", self.service()).stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        run(self.command(args))
+    }
+
+    /// Runs what has to succeed, and returns what it printed.
+    pub(crate) fn well(&self, args: &[&str]) -> String {
+        self.run(args).well().out
+    }
+
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        let out = self.well(args);
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("{args:?} printed no JSON ({error}): {out}"))
+    }
+
+    /// Runs with bytes on standard input.
+    pub(crate) fn fed(&self, args: &[&str], input: &[u8]) -> Ran {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary runs");
+        child.stdin.take().expect("a pipe").write_all(input).expect("it reads");
+        ran(child.wait_with_output().expect("it ends"))
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+        std::fs::write(&path, bytes).expect("a file");
+        path
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        while let Some(pid) = self.servers.pop() {
+            end(pid);
+        }
+    }
+}
+
+/// Kills a process and waits until it is gone.
+pub(crate) fn end(pid: u32) {
+    let raw = Pid::from_raw(pid as i32).expect("a process");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while kill_process(raw, Signal::KILL).is_ok() && !is_zombie(pid) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_zombie(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('Z'))
+}
+
+pub(crate) fn run(mut command: Command) -> Ran {
+    ran(command.output().expect("the binary runs"))
+}
+
+pub(crate) fn ran(output: Output) -> Ran {
+    Ran {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        bytes: output.stdout,
+    }
+}
+
+impl Ran {
+    pub(crate) fn well(self) -> Ran {
+        assert_eq!((self.code, self.err.as_str()), (0, ""), "{}", self.out);
+        self
+    }
+
+    /// It failed with this code, and one line that has all of this in it.
+    pub(crate) fn failed(&self, code: i32, parts: &[&str]) {
+        assert_eq!(self.code, code, "{}{}", self.out, self.err);
+        assert!(self.err.starts_with("forebay: "), "{}", self.err);
+        assert_eq!(self.err.lines().count(), 1, "{}", self.err);
+        assert!(!self.err.contains("os error"), "{}", self.err);
+        for part in parts {
+            assert!(self.err.contains(part), "expected {part:?} in {}", self.err);
+        }
+    }
+}
+
+/// Bytes that differ from place to place.
+pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[5] ^ seed).collect()
+}
+
+/// Says aloud that something could not be tested here.
+pub(crate) fn skip(what: &str) {
+    let line = format!("skipped: {what}\n");
+    // A note that cannot be written is no reason to fail.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    if let Some(path) = std::env::var_os("FOREBAY_SKIP_LOG") {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        let _ = log.and_then(|mut log| log.write_all(line.as_bytes()));
+    }
+}
+
+pub(crate) fn text(path: &(impl AsRef<OsStr> + ?Sized)) -> &str {
+    path.as_ref().to_str().expect("a path of our own making")
+}

@@ -1,0 +1,191 @@
+//! The two directions of a socket, for tasks that wait by way of the runtime and for threads that wait in the kernel.
+//!
+//! A task that meets an empty or full socket has the runtime watch it, for that direction only and, when writing, no
+//! longer than it waits: a Unix socket reports every byte its peer takes, and a runtime that is told wakes up for
+//! nothing. A thread that has said so (see [`here`]) waits in the system call itself, which saves the way over the
+//! runtime's own thread.
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// How long a thread waits in the kernel before it waits like a task, whose timers run.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+thread_local! {
+    static HERE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs something in which this thread itself waits for sockets. Only for work that needs one socket at a time:
+/// while it waits for one, it does nothing about others.
+pub(crate) fn here<T>(work: impl FnOnce() -> T) -> T {
+    struct Back(bool);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            HERE.set(self.0);
+        }
+    }
+    let _back = Back(HERE.replace(true));
+    work()
+}
+
+/// What comes from the peer.
+pub(crate) struct Reader {
+    socket: Arc<OwnedFd>,
+    watch: Option<AsyncFd<Arc<OwnedFd>>>,
+}
+
+/// What goes to the peer; dropped, it tells the peer that nothing more will come.
+pub(crate) struct Writer {
+    /// A second descriptor of the same socket: the runtime watches each descriptor once.
+    socket: Arc<OwnedFd>,
+    watch: Option<AsyncFd<Arc<OwnedFd>>>,
+}
+
+/// Both directions of a connected socket.
+pub(crate) fn halves(socket: OwnedFd) -> io::Result<(Reader, Writer)> {
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    for direction in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&socket, direction, Some(PATIENCE))?;
+    }
+    let twin = socket.try_clone()?;
+    let reader = Reader { socket: Arc::new(socket), watch: None };
+    Ok((reader, Writer { socket: Arc::new(twin), watch: None }))
+}
+
+impl Reader {
+    /// Reads what has come, at least a byte; 0 only at the end.
+    pub(crate) async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|context| self.poll_read(context, into)).await
+    }
+
+    /// Reads until `into` is full.
+    pub(crate) async fn read_exact(&mut self, mut into: &mut [u8]) -> io::Result<()> {
+        while !into.is_empty() {
+            match self.read(into).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => into = &mut into[count..],
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        if HERE.get() {
+            // Nobody else needs to know what comes.
+            self.watch = None;
+        }
+        if let Some(result) = attempt(|flags| Ok(recv(&*self.socket, &mut *into, flags.recv())?.1)) {
+            return Poll::Ready(result);
+        }
+        let watch = watched(&mut self.watch, &self.socket, Interest::READABLE)?;
+        loop {
+            let mut guard = ready!(watch.poll_read_ready(context))?;
+            let read = guard.try_io(|socket| Ok(recv(socket.get_ref(), &mut *into, RecvFlags::DONTWAIT)?.1));
+            if let Ok(result) = read {
+                return Poll::Ready(result);
+            }
+        }
+    }
+
+    /// Whether nothing has come in, the end of the stream included.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let seen = recv(&*self.socket, &mut [0_u8], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        matches!(seen, Err(Errno::AGAIN))
+    }
+}
+
+impl Writer {
+    /// Writes what can be written now, at least a byte.
+    pub(crate) fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let write = |socket: &OwnedFd, flags: SendFlags| {
+            let flags = flags | SendFlags::NOSIGNAL;
+            match sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags)? {
+                0 => Err(io::ErrorKind::WriteZero.into()),
+                count => Ok(count),
+            }
+        };
+        let written = attempt(|flags| write(&self.socket, flags.send()));
+        if let Some(result) = written {
+            self.watch = None;
+            return Poll::Ready(result);
+        }
+        let watch = watched(&mut self.watch, &self.socket, Interest::WRITABLE)?;
+        loop {
+            let mut guard = ready!(watch.poll_write_ready(context))?;
+            if let Ok(result) = guard.try_io(|socket| write(socket.get_ref(), SendFlags::DONTWAIT)) {
+                return Poll::Ready(result);
+            }
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Where the peer has gone there is nobody to tell.
+        let _ = shutdown(&*self.socket, Shutdown::Write);
+    }
+}
+
+/// Whether a system call may wait.
+#[derive(Clone, Copy)]
+enum Wait {
+    Here,
+    Not,
+}
+
+impl Wait {
+    fn recv(self) -> RecvFlags {
+        match self {
+            Wait::Here => RecvFlags::empty(),
+            Wait::Not => RecvFlags::DONTWAIT,
+        }
+    }
+
+    fn send(self) -> SendFlags {
+        match self {
+            Wait::Here => SendFlags::empty(),
+            Wait::Not => SendFlags::DONTWAIT,
+        }
+    }
+}
+
+/// Tries a system call, in which this thread waits if that is its way; `None` if it came to nothing.
+fn attempt(mut call: impl FnMut(Wait) -> io::Result<usize>) -> Option<io::Result<usize>> {
+    let wait = if HERE.get() { Wait::Here } else { Wait::Not };
+    loop {
+        match call(wait) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            result => return Some(result),
+        }
+    }
+}
+
+#[expect(
+    deprecated,
+    reason = "sound for a descriptor that is owned while it is watched; its successor is unsafe, at home elsewhere"
+)]
+fn watched<'a>(
+    watch: &'a mut Option<AsyncFd<Arc<OwnedFd>>>,
+    socket: &Arc<OwnedFd>,
+    interest: Interest,
+) -> io::Result<&'a AsyncFd<Arc<OwnedFd>>> {
+    if watch.is_none() {
+        *watch = Some(AsyncFd::with_interest(socket.clone(), interest)?);
+    }
+    Ok(watch.as_ref().expect("it was just made"))
+}

@@ -1,0 +1,117 @@
+//! Chance that can be repeated, and how long it is played with.
+
+use std::io::Write;
+use std::time::Instant;
+
+/// The seed of a run, printed if the test fails.
+#[derive(Debug)]
+pub struct Seeded(u64);
+
+impl Seeded {
+    /// `FOREBAY_SEED`, or the same one every time.
+    #[must_use]
+    pub fn new() -> Seeded {
+        let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok());
+        Seeded(seed.unwrap_or(1))
+    }
+
+    /// Dice for one part of a test: the same for the same part.
+    #[must_use]
+    pub fn dice(&self, part: u64) -> Dice {
+        let mut dice = Dice(self.0 ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        dice.next();
+        dice
+    }
+}
+
+impl Default for Seeded {
+    fn default() -> Seeded {
+        Seeded::new()
+    }
+}
+
+impl Drop for Seeded {
+    #[expect(clippy::print_stderr, reason = "a failing test prints its seed")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("replay with FOREBAY_SEED={}", self.0);
+        }
+    }
+}
+
+/// SplitMix64.
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// The next number.
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below a bound.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    /// True once in so many times.
+    pub fn one_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    /// One of these.
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.below(from.len() as u64) as usize]
+    }
+
+    /// Mostly small, sometimes up to the bound.
+    pub fn size(&mut self, bound: u64) -> u64 {
+        let cut = *self.pick(&[64, 5000, 70_000, bound]);
+        self.below(cut.min(bound) + 1)
+    }
+}
+
+/// How many rounds a driver plays: a few, or as long as a soak asks for.
+pub fn rounds(usual: u64) -> impl Iterator<Item = u64> {
+    let soak = std::env::var("FOREBAY_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    let start = Instant::now();
+    (0..).take_while(move |&round| match soak {
+        Some(seconds) => start.elapsed().as_secs() < seconds,
+        None => round < usual,
+    })
+}
+
+/// Whether the tests run as the superuser.
+#[must_use]
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Says aloud that a test could not be run here.
+#[expect(clippy::print_stderr, reason = "a test that does not run says so")]
+pub fn skip(test: &str, why: &str) {
+    let line = format!("skipped: {test}: {why}");
+    eprintln!("{line}");
+    if let Ok(path) = std::env::var("FOREBAY_SKIP_LOG") {
+        let log = std::fs::OpenOptions::new().append(true).create(true).open(&path);
+        let written = log.and_then(|mut log| writeln!(log, "{line}"));
+        written.unwrap_or_else(|error| panic!("cannot write {path}: {error}"));
+    }
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+#[must_use]
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
+    let mut dice = Dice(seed);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&dice.next().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}

@@ -1,0 +1,389 @@
+//! Random operations in both worlds, the real one and the model, compared after every step.
+
+use crate::dice::{Dice, pattern};
+use crate::op::{Op, Seen, perform};
+use crate::tree::{Body, NodeId, Tree};
+use forebay_client::blocking::{Client, File};
+use forebay_client::{Listing, OpenOptions};
+use forebay_model::{Error, ErrorKind, Gid, Identity, Time, Uid};
+use forebay_wire::{RenameMode, XattrMode};
+
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+const MODES: [u16; 12] =
+    [0o777, 0o777, 0o755, 0o700, 0o1777, 0o2775, 0o000, 0o644, 0o600, 0o666, 0o770, 0o640];
+const GROUPS: [u32; 4] = [0, 6100, 6200, 6300];
+const LARGEST: u64 = 1 << 20;
+const MOST_OPEN: usize = 8;
+
+/// What came of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// It was done, in both worlds.
+    Done,
+    /// It was refused, in both worlds.
+    Refused,
+    /// The server died over it; what is there is one of the two possibilities.
+    Unknown,
+}
+
+struct Handle {
+    file: File,
+    node: NodeId,
+    options: OpenOptions,
+    path: String,
+}
+
+/// One client, or several used in turns, and the model of what is below its base.
+pub struct Driver {
+    clients: Vec<Client>,
+    base: String,
+    tree: Tree,
+    dice: Dice,
+    handles: Vec<Handle>,
+}
+
+fn user(uid: u32, gid: u32, groups: &[u32]) -> Identity {
+    Identity { uid: Uid(uid), gid: Gid(gid), groups: groups.iter().copied().map(Gid).collect() }
+}
+
+/// Those who act.
+fn people() -> [Identity; 4] {
+    [Identity::root(), user(6001, 6100, &[6200]), user(6002, 6100, &[]), user(6003, 6300, &[6200])]
+}
+
+impl Driver {
+    /// Starts below a directory that does not exist yet: `/x`, or the root itself: ``.
+    #[must_use]
+    pub fn new(clients: Vec<Client>, base: &str, dice: Dice) -> Driver {
+        let root = Identity::root();
+        let attr = clients[0].as_identity(root.clone()).stat("/").expect("there is a root");
+        let mut tree = Tree::new(attr.uid.0, attr.gid.0, attr.mode);
+        if !base.is_empty() {
+            let op = Op::Mkdir { path: base.to_owned(), mode: 0o777 };
+            perform(&clients[0].as_identity(root.clone()), &op).expect("the base is new");
+            tree.apply(&root, &op).expect("the base is new");
+        }
+        Driver { clients, base: base.to_owned(), tree, dice, handles: Vec::new() }
+    }
+
+    fn path(&mut self) -> String {
+        let depth = 1 + self.dice.below(3);
+        let mut path = self.base.clone();
+        for level in 0..depth {
+            // Only inside of the base, and a path ends in a name.
+            if level > 0 && level + 1 < depth && self.dice.one_in(8) {
+                path.push_str(if self.dice.one_in(2) { "/.." } else { "/." });
+            } else {
+                path.push('/');
+                path.push_str(self.dice.pick::<&str>(&NAMES));
+            }
+        }
+        path
+    }
+
+    fn target(&mut self) -> String {
+        match self.dice.below(4) {
+            0 => self.path(),
+            1 => format!("{}/{}", self.dice.pick(&NAMES), self.dice.pick(&NAMES)),
+            _ => (*self.dice.pick(&NAMES)).to_owned(),
+        }
+    }
+
+    fn options(&mut self) -> OpenOptions {
+        let create = OpenOptions { truncate: false, ..OpenOptions::CREATE };
+        let append = OpenOptions { read: true, ..OpenOptions::APPEND };
+        let options = [
+            OpenOptions::READ,
+            OpenOptions::WRITE,
+            create,
+            OpenOptions::CREATE,
+            OpenOptions::CREATE_NEW,
+            append,
+        ];
+        OpenOptions { mode: *self.dice.pick(&MODES), ..*self.dice.pick(&options) }
+    }
+
+    fn op(&mut self) -> Op {
+        let path = self.path();
+        let mode = *self.dice.pick(&MODES);
+        let name = (*self.dice.pick(&["user.x", "user.y"])).to_owned();
+        match self.dice.below(34) {
+            0..4 => Op::Mkdir { path, mode },
+            4..6 => Op::Symlink { target: self.target(), path },
+            6..8 => Op::Link { file: path, to: self.path() },
+            8..11 => Op::Unlink { path },
+            11..13 => Op::Rmdir { path },
+            13..17 => {
+                let modes =
+                    [RenameMode::Replace, RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
+                Op::Rename { from: path, to: self.path(), mode: *self.dice.pick(&modes) }
+            }
+            17..19 => Op::Chmod { path, mode },
+            19 => {
+                let uid = self.dice.one_in(2).then(|| Uid(*self.dice.pick(&[0, 6001, 6002, 6003])));
+                Op::Chown { path, uid, gid: Some(Gid(*self.dice.pick(&GROUPS))) }
+            }
+            20 => Op::Utimens { path, time: Time { secs: self.dice.below(1000) as i64 - 500, nanos: 17 } },
+            21 => Op::Truncate { path, size: self.dice.size(LARGEST) },
+            22..24 => {
+                let modes = [XattrMode::Any, XattrMode::Create, XattrMode::Replace];
+                let value = pattern(self.dice.next(), self.dice.size(5000) as usize);
+                Op::SetXattr { path, name, value, mode: *self.dice.pick(&modes) }
+            }
+            24 => Op::GetXattr { path, name },
+            25 => Op::RemoveXattr { path, name },
+            26 => Op::ListXattr { path },
+            27..29 => Op::List { path },
+            29 => Op::Stat { path },
+            30 => Op::Lstat { path },
+            31 => Op::ReadLink { path },
+            _ => Op::Open { path, options: self.options() },
+        }
+    }
+
+    /// One step in both worlds. Panics where they differ.
+    pub fn step(&mut self) -> Step {
+        match self.dice.below(10) {
+            0..4 if !self.handles.is_empty() => self.use_handle(),
+            4 if self.handles.len() < MOST_OPEN => {
+                let op = Op::Open { path: self.path(), options: self.options() };
+                self.go(&op)
+            }
+            _ => {
+                let op = self.op();
+                self.go(&op)
+            }
+        }
+    }
+
+    fn go(&mut self, op: &Op) -> Step {
+        let people = people();
+        let who = if self.dice.one_in(3) { &people[0] } else { self.dice.pick(&people) };
+        let client = self.dice.pick(&self.clients).as_identity(who.clone());
+        let real = perform(&client, op);
+        if is_unknown(&real) {
+            self.settle(|tree| drop(tree.apply(who, op)));
+            return Step::Unknown;
+        }
+        let expected = self.tree.apply(who, op);
+        match (real, expected) {
+            (Ok((answer, file)), Ok((foreseen, node))) => {
+                assert_eq!(answer, foreseen, "user {} {op:?}", who.uid);
+                if let (Some(file), Some(node), Op::Open { path, options }) = (file, node, op)
+                    && self.handles.len() < MOST_OPEN
+                    && !self.tree.is_dir(node)
+                {
+                    self.handles.push(Handle { file, node, options: *options, path: path.clone() });
+                }
+                Step::Done
+            }
+            (Err(error), Err(kind)) => {
+                assert_eq!(error.kind(), kind, "user {} {op:?}: {error}", who.uid);
+                Step::Refused
+            }
+            (Ok((answer, _)), Err(kind)) => panic!("user {} {op:?}: {answer:?} instead of {kind:?}", who.uid),
+            (Err(error), Ok((answer, _))) => {
+                panic!("user {} {op:?}: {error} ({:?}) instead of {answer:?}", who.uid, error.kind())
+            }
+        }
+    }
+
+    /// Takes as the truth what is there: the call was carried out, or it was not.
+    fn settle(&mut self, apply: impl FnOnce(&mut Tree)) {
+        let Err(why) = self.compare() else { return };
+        let before = self.tree.clone();
+        apply(&mut self.tree);
+        if let Err(other) = self.compare() {
+            panic!("neither before the call ({why}) nor after it ({other})\n{before:#?}");
+        }
+    }
+
+    fn use_handle(&mut self) -> Step {
+        let index = self.dice.below(self.handles.len() as u64) as usize;
+        let offset = self.dice.size(LARGEST);
+        let choice = self.dice.below(10);
+        if choice == 0 {
+            let handle = self.handles.swap_remove(index);
+            handle.file.close().expect("an open file can be closed");
+            return Step::Done;
+        }
+        if choice < 4 {
+            return self.read(index, offset);
+        }
+        let Handle { file, node, options, path } = &self.handles[index];
+        let data = pattern(self.dice.next(), self.dice.size(LARGEST - offset) as usize);
+        let (node, writes, only_appends) =
+            (*node, options.write || options.append, options.append && !options.write);
+        let size = self.tree.bytes(node).len() as u64;
+        let mut change: Option<Change> = None;
+        let done = match choice {
+            4 => {
+                change = Some(Change::Cut(offset));
+                file.truncate(offset)
+            }
+            5 => {
+                let len = 1 + self.dice.size(LARGEST);
+                change = Some(Change::Punch(offset, len));
+                file.punch(offset, len)
+            }
+            6 => file.sync(),
+            7 if size < 2 * LARGEST && !data.is_empty() => {
+                let appended = file.append(&data);
+                if let Ok(at) = appended {
+                    assert_eq!(at, size, "appended to {path}");
+                }
+                change = Some(Change::Put(size, data));
+                appended.map(drop)
+            }
+            7 => Ok(()),
+            _ => {
+                let written = file.pwrite(offset, &data);
+                let refused = only_appends.then_some(ErrorKind::BadHandle);
+                assert_eq!(written.as_ref().err().map(Error::kind).filter(|_| only_appends), refused);
+                if !only_appends && !data.is_empty() {
+                    change = Some(Change::Put(offset, data));
+                }
+                if only_appends { Ok(()) } else { written }
+            }
+        };
+        self.judge(node, writes, change, done)
+    }
+
+    fn judge(&mut self, node: NodeId, writes: bool, change: Option<Change>, done: Result<(), Error>) -> Step {
+        match (done, change) {
+            (Err(error), Some(change)) if error.kind() == ErrorKind::Unreachable => {
+                self.settle(|tree| change.apply(tree.bytes_mut(node)));
+                Step::Unknown
+            }
+            (Err(error), Some(_)) if !writes => {
+                assert_eq!(error.kind(), ErrorKind::BadHandle, "{error}");
+                Step::Refused
+            }
+            (Err(error), change) => panic!("{change:?}: {error}"),
+            (Ok(()), Some(change)) => {
+                assert!(writes, "{change:?} through a file that is open for reading");
+                change.apply(self.tree.bytes_mut(node));
+                Step::Done
+            }
+            (Ok(()), None) => Step::Done,
+        }
+    }
+
+    fn read(&mut self, index: usize, offset: u64) -> Step {
+        let Handle { file, node, path, .. } = &self.handles[index];
+        let bytes = self.tree.bytes(*node);
+        let mut back = vec![0xaa; self.dice.size(LARGEST) as usize];
+        let count = file.pread(offset, &mut back).expect("an open file can be read");
+        let start = (offset as usize).min(bytes.len());
+        let expected = &bytes[start..bytes.len().min(start + back.len())];
+        assert!(&back[..count] == expected, "{} bytes of {path} at {offset}", back.len());
+        Step::Done
+    }
+
+    /// Compares everything: every name, attribute and byte.
+    pub fn check(&self) {
+        self.compare().unwrap_or_else(|why| panic!("the whole tree: {why}"));
+    }
+
+    fn compare(&self) -> Result<(), String> {
+        let root = self.clients[0].as_identity(Identity::root());
+        let base = self.tree.find_base(&self.base);
+        self.compare_below(&root, &self.base, base)?;
+        for Handle { file, node, path, .. } in &self.handles {
+            let attr = file.stat().map_err(|error| format!("{path}, open: {error}"))?;
+            same(&format!("{path}, open"), &Seen::from(&attr), &self.tree.seen(*node))?;
+            self.compare_bytes(file, path, *node)?;
+        }
+        Ok(())
+    }
+
+    fn compare_below(&self, root: &Client, path: &str, id: NodeId) -> Result<(), String> {
+        let failed = |error: Error| format!("{path}: {error}");
+        let shown = if path.is_empty() { "/" } else { path };
+        let node = self.tree.node(id);
+        let attr = root.lstat(shown).map_err(failed)?;
+        same(shown, &Seen::from(&attr), &self.tree.seen(id))?;
+        if let Some(time) = node.mtime
+            && matches!(node.body, Body::File(_))
+        {
+            same(&format!("time of {path}"), &attr.mtime, &time)?;
+        }
+        match &node.body {
+            Body::Link(target) => {
+                return same(path, &root.read_link(path).map_err(failed)?, &target.clone().into_bytes());
+            }
+            Body::File(_) => {
+                let file = root.open(path, OpenOptions::READ).map_err(failed)?;
+                self.compare_bytes(&file, path, id)?;
+            }
+            Body::Dir { entries, .. } => {
+                let listed = root.read_dir(shown, Listing::Names).map_err(failed)?;
+                let listed = listed.map(|entry| entry.map(|entry| entry.name.to_string()));
+                let mut listed = listed.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+                listed.sort();
+                same(path, &listed, &entries.keys().cloned().collect())?;
+                for (name, child) in entries {
+                    self.compare_below(root, &format!("{path}/{name}"), *child)?;
+                }
+            }
+        }
+        for (name, value) in &node.xattrs {
+            same(path, &root.get_xattr(shown, name).map_err(failed)?, value)?;
+        }
+        same(path, &root.list_xattr(shown).map_err(failed)?.len(), &node.xattrs.len())
+    }
+
+    fn compare_bytes(&self, file: &File, path: &str, id: NodeId) -> Result<(), String> {
+        let bytes = self.tree.bytes(id);
+        let mut back = vec![0xaa; bytes.len() + 1];
+        match file.pread(0, &mut back) {
+            // One that is open for writing only.
+            Err(error) if error.kind() == ErrorKind::BadHandle => Ok(()),
+            Err(error) => Err(format!("{path}: {error}")),
+            Ok(count) if back[..count] == *bytes => Ok(()),
+            Ok(count) => {
+                let at = back.iter().zip(bytes).position(|(one, other)| one != other);
+                Err(format!("{path}: {count} of {} bytes, the first difference at {at:?}", bytes.len()))
+            }
+        }
+    }
+}
+
+impl Tree {
+    fn find_base(&self, base: &str) -> NodeId {
+        self.walk(&Identity::root(), crate::tree::ROOT, base, false, false).expect("the base is there")
+    }
+}
+
+/// What happens to the bytes of an open file.
+#[derive(Debug)]
+enum Change {
+    Cut(u64),
+    Punch(u64, u64),
+    Put(u64, Vec<u8>),
+}
+
+impl Change {
+    fn apply(self, bytes: &mut Vec<u8>) {
+        match self {
+            Change::Cut(size) => bytes.resize(size as usize, 0),
+            Change::Punch(offset, len) => {
+                let end = bytes.len().min((offset + len) as usize);
+                bytes[(offset as usize).min(end)..end].fill(0);
+            }
+            Change::Put(offset, data) => {
+                let (start, end) = (offset as usize, offset as usize + data.len());
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[start..end].copy_from_slice(&data);
+            }
+        }
+    }
+}
+
+fn is_unknown<T>(result: &Result<T, Error>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unreachable)
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, real: &T, expected: &T) -> Result<(), String> {
+    if real == expected { Ok(()) } else { Err(format!("{what}: {real:?} instead of {expected:?}")) }
+}

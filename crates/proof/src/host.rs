@@ -1,0 +1,304 @@
+//! A server in a process of its own: started, killed, started again where it was.
+
+use crate::meter::Meter;
+use forebay_client::blocking::Client;
+use forebay_client::{Address, ClientConfig, Credential};
+use forebay_model::{Bytes, Job};
+use forebay_server::{Config, Medium};
+use forebay_store::Store;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// What a server is started with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Bytes that files can fill.
+    pub capacity: Bytes,
+    /// Bytes in one region.
+    pub region: Bytes,
+    /// What the regions live on.
+    pub medium: Medium,
+    /// After so long without a word a client is gone.
+    pub session: Duration,
+    /// The time to fill a reservation.
+    pub reservation: Duration,
+    /// The time of a handshake.
+    pub handshake: Duration,
+    /// The port on TCP.
+    pub port: u16,
+}
+
+impl Plan {
+    /// The usual times.
+    #[must_use]
+    pub fn new(medium: Medium, capacity: Bytes, region: Bytes) -> Plan {
+        let usual = Config::default().times;
+        let (session, reservation, handshake) = (usual.session, usual.reservation, usual.handshake);
+        Plan { capacity, region, medium, session, reservation, handshake, port: free_port() }
+    }
+
+    fn words(&self, store: &Path) -> Vec<String> {
+        let millis = |time: Duration| time.as_millis().to_string();
+        vec![
+            store.display().to_string(),
+            self.capacity.0.to_string(),
+            self.region.0.to_string(),
+            if self.medium == Medium::Memory { "memory" } else { "disk" }.to_owned(),
+            millis(self.session),
+            millis(self.reservation),
+            millis(self.handshake),
+            self.port.to_string(),
+        ]
+    }
+
+    /// What the words on the command line of the server process mean.
+    #[must_use]
+    pub fn from_words(words: &[String]) -> Option<(PathBuf, Plan)> {
+        let [store, capacity, region, medium, session, reservation, handshake, port] = words else {
+            return None;
+        };
+        let bytes = |word: &String| word.parse().ok().map(Bytes);
+        let time = |word: &String| word.parse().ok().map(Duration::from_millis);
+        let plan = Plan {
+            capacity: bytes(capacity)?,
+            region: bytes(region)?,
+            medium: if medium == "memory" { Medium::Memory } else { Medium::Disk },
+            session: time(session)?,
+            reservation: time(reservation)?,
+            handshake: time(handshake)?,
+            port: port.parse().ok()?,
+        };
+        Some((PathBuf::from(store), plan))
+    }
+
+    /// The server's configuration.
+    #[must_use]
+    pub fn config(&self, store: &Path) -> Config {
+        let mut config = Config::for_store(store);
+        config.capacity = self.capacity;
+        config.region = Some(self.region);
+        config.medium = self.medium;
+        config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        config.times.session = self.session;
+        config.times.reservation = self.reservation;
+        config.times.handshake = self.handshake;
+        config
+    }
+}
+
+/// A port that nobody uses, outside of the range from which the kernel takes ports for outgoing connections:
+/// otherwise a client that looks for a dead server could meet itself.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = std::process::id() as u16 % 12_000;
+    loop {
+        let port = 20_000 + (start + NEXT.fetch_add(7, Ordering::Relaxed)) % 12_000;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// How a client reaches the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// Over the Unix socket.
+    Unix,
+    /// Over TCP.
+    Tcp,
+}
+
+impl By {
+    /// Both, in turns.
+    #[must_use]
+    pub fn turn(number: u64) -> By {
+        if number.is_multiple_of(2) { By::Unix } else { By::Tcp }
+    }
+}
+
+/// A server process with a directory of its own.
+pub struct Host {
+    program: &'static str,
+    /// What it is started with.
+    pub plan: Plan,
+    dir: TempDir,
+    child: Option<Child>,
+}
+
+impl Host {
+    /// A server that runs. `program` is the path of `forebay-proof-server`.
+    #[must_use]
+    pub fn new(program: &'static str, plan: Plan) -> Host {
+        let mut host = Host::prepare(program, plan);
+        host.start();
+        host
+    }
+
+    /// A server that was not started yet.
+    #[must_use]
+    pub fn prepare(program: &'static str, plan: Plan) -> Host {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        Host { program, plan, dir, child: None }
+    }
+
+    /// The directory that all its files are in.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The directory of its store.
+    #[must_use]
+    pub fn store(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+
+    /// Its Unix socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.plan.config(&self.store()).socket_path()
+    }
+
+    /// Its address on TCP.
+    #[must_use]
+    pub fn tcp(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.plan.port))
+    }
+
+    /// Its key file.
+    #[must_use]
+    pub fn key(&self) -> PathBuf {
+        self.plan.config(&self.store()).key_path()
+    }
+
+    /// Starts it, and waits until it serves.
+    pub fn start(&mut self) {
+        if let Err(why) = self.try_start() {
+            panic!("the server does not start: {why}");
+        }
+    }
+
+    /// Starts it; the error is what it said when it gave up.
+    pub fn try_start(&mut self) -> Result<(), String> {
+        self.spawn(Command::new(self.program));
+        self.await_ready()
+    }
+
+    /// Starts it by a command that runs programs as somebody else, from a copy of the program that he may run.
+    pub fn start_as(&mut self, mut command: Command, program: &Path) -> Result<(), String> {
+        command.arg(program);
+        self.spawn(command);
+        self.await_ready()
+    }
+
+    /// Starts it, and does not wait.
+    pub fn begin(&mut self) {
+        self.spawn(Command::new(self.program));
+    }
+
+    fn spawn(&mut self, mut command: Command) {
+        assert!(self.child.is_none(), "it runs already");
+        let log = File::options().append(true).create(true).open(self.log_path()).expect("a log");
+        command.args(self.plan.words(&self.store()));
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn();
+        self.child = Some(child.expect("the server's program runs"));
+    }
+
+    fn await_ready(&mut self) -> Result<(), String> {
+        let before = self.log().len();
+        let child = self.child.as_mut().expect("it was started");
+        let mut line = String::new();
+        let output = child.stdout.as_mut().expect("its output was asked for");
+        BufReader::new(output).read_line(&mut line).expect("its output can be read");
+        if line == "ready\n" {
+            return Ok(());
+        }
+        let status = self.child.take().expect("it was started").wait().expect("it can be waited for");
+        let log = self.log();
+        let said = log.get(before.min(log.len())..).filter(|said| !said.is_empty()).unwrap_or(&log);
+        Err(format!("{status}: {}", said.trim()))
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    /// What it uses.
+    #[must_use]
+    pub fn meter(&self) -> Meter {
+        Meter::of(self.pid())
+    }
+
+    /// Kills it: `kill -9`.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        child.kill().expect("it can be killed");
+        child.wait().expect("it can be waited for");
+    }
+
+    /// Stops it in order.
+    pub fn stop(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        drop(child.stdin.take());
+        let status = child.wait().expect("it can be waited for");
+        assert!(status.success(), "the server ended with {status}: {}", self.log());
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    /// Everything it ever said on its standard error.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// How a client is to find it.
+    #[must_use]
+    pub fn client_config(&self, by: By) -> ClientConfig {
+        let tcp = self.tcp();
+        let address = match by {
+            By::Unix => Address::Unix(self.socket()),
+            By::Tcp => Address::Tcp { host: tcp.ip().to_string(), port: tcp.port() },
+        };
+        let (user, group) = ("prover".to_owned(), "provers".to_owned());
+        ClientConfig {
+            job: Job { label: "4711".to_owned(), user, group, nodes: 1, priority: 1 },
+            credential: Credential::File(self.key()),
+            ..ClientConfig::new(address)
+        }
+    }
+
+    /// A client of it.
+    #[must_use]
+    pub fn client(&self, by: By) -> Client {
+        Client::connect(self.client_config(by)).expect("the server lets its owner in")
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            self.kill();
+        }
+        if self.store().join("store").exists()
+            && let Err(error) = Store::remove(&self.store())
+            && !std::thread::panicking()
+        {
+            panic!("the store cannot be removed: {error}");
+        }
+        let log = self.log();
+        if log.contains("panicked") && !std::thread::panicking() {
+            panic!("the server panicked: {log}");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Proofs of the whole service: what the tests of this package share.
+//!
+//! ```text
+//! host, raw, meter    a server process that can be killed, frames without a client, what a process uses
+//! tree, oracle, op    the reference model of a file system, and what can be done to it
+//! driver              random operations in both worlds, compared after every step
+//! block, ledger       writes that describe themselves, and what was acknowledged of them
+//! dice, person        replayable seeds, real users
+//! ```
+//!
+//! **Invariant**: everything goes through real sockets to a real process, and nothing here knows more about the
+//! server than a client may know. Whatever fails prints the seed that repeats it.
+//!
+//! **Deliberately absent**: tests of a single room (they live there), and any assertion about a wall clock.
+
+#![forbid(unsafe_code)]
+
+mod block;
+mod dice;
+mod driver;
+mod host;
+mod ledger;
+mod meter;
+mod op;
+mod oracle;
+mod person;
+mod raw;
+mod tree;
+
+pub use block::{Block, HEAD};
+pub use dice::{Dice, Seeded, is_root, pattern, rounds, skip};
+pub use driver::{Driver, Step};
+pub use host::{By, Host, Plan};
+pub use ledger::{Fate, Ledger};
+pub use meter::Meter;
+pub use op::{Answer, Op, Seen, perform};
+pub use person::Person;
+pub use raw::{Raw, Relay, Socket, hello, name, refused};
+pub use tree::{Body, Node, NodeId, Tree};

@@ -1,0 +1,382 @@
+//! Bad input over real sockets: a clear error or a closed connection, and nobody else notices.
+
+use forebay_client::OpenOptions;
+use forebay_client::blocking::Client;
+use forebay_model::{Access, Bytes, Change, ErrorKind, FileId, Gid, Identity, MAX_NAME, MAX_PATH, Uid};
+use forebay_proof::{By, Dice, Host, Meter, Plan, Raw, Seeded, hello, name, pattern, refused, rounds};
+use forebay_server::Medium;
+use forebay_wire::{
+    At, Call, Channel, FrameKind, HEADER, Header, Hello, IfExists, Key, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD,
+    Proof, RenameMode, Reply, Request, Token, VERSION, XattrMode, body, frame,
+};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
+const ROOT: FileId = FileId::ROOT;
+/// The attacker acts as this user, so that a request that happens to be a good one touches nothing of others.
+const MALLORY: u32 = 6666;
+
+fn host() -> Host {
+    let mut plan = Plan::new(Medium::Memory, Bytes::mib(64), Bytes::mib(1));
+    plan.reservation = Duration::from_millis(500);
+    plan.handshake = Duration::from_millis(500);
+    Host::new(PROGRAM, plan)
+}
+
+fn mallory() -> Identity {
+    Identity { uid: Uid(MALLORY), gid: Gid(MALLORY), groups: vec![Gid(1), Gid(2)] }
+}
+
+/// Every request there is, about a file of the attacker's own.
+fn requests(token: Token) -> Vec<Request> {
+    let (file, dir, n) = (token.file, ROOT, || name("m"));
+    let change = Change { mode: Some(0o640), ..Change::default() };
+    vec![
+        Request::Ping,
+        Request::Walk { dir, path: b"a/b/../m".to_vec(), follow: true },
+        Request::GetAttr { file },
+        Request::SetAttr { file, change },
+        Request::Open { file, access: Access::READ, truncate: false },
+        Request::Create { dir, name: n(), mode: 0o600, access: Access::BOTH, if_exists: IfExists::Open },
+        Request::Reopen { token },
+        Request::Truncate { token, size: 100 },
+        Request::TruncateFile { file, size: 100 },
+        Request::Punch { token, offset: 5, len: 10 },
+        Request::Sync { token },
+        Request::MakeDir { dir, name: n(), mode: 0o755 },
+        Request::RemoveDir { dir, name: n() },
+        Request::Unlink { dir, name: name("nothing") },
+        Request::Rename { dir, name: n(), to_dir: dir, to_name: n(), mode: RenameMode::Exchange },
+        Request::Link { file, dir, name: n() },
+        Request::Symlink { dir, name: n(), target: b"somewhere".to_vec() },
+        Request::ReadLink { file },
+        Request::ReadDir { dir, cookie: 0, limit: 10, plus: true },
+        Request::GetXattr { file, name: name("user.x") },
+        Request::SetXattr { file, name: name("user.x"), value: vec![7; 100], mode: XattrMode::Any },
+        Request::ListXattr { file },
+        Request::RemoveXattr { file, name: name("user.x") },
+        Request::StatFs,
+        Request::Status,
+        Request::Write { token, at: At::Offset(10) },
+        Request::Write { token, at: At::End },
+        Request::Read { token, offset: 0, len: 4096 },
+    ]
+}
+
+fn framed(request: Request, payload: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let call = Call { identity: Some(mallory()), request };
+    frame(&mut bytes, FrameKind::Call, 5, &call, payload as u32).unwrap();
+    bytes.extend(pattern(5, payload));
+    bytes
+}
+
+/// Flips, cuts, extends, swaps; sometimes under a header that is sound.
+fn spoil(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    for _ in 0..=dice.below(4) {
+        let at = dice.below(bytes.len() as u64) as usize;
+        match dice.below(7) {
+            0 => bytes[at] ^= 1 << dice.below(8),
+            1 => bytes.truncate(at.max(1)),
+            2 => bytes.extend(pattern(dice.next(), 1 + dice.below(300) as usize)),
+            3 => bytes[at] = *dice.pick(&[0, 1, 0x7f, 0x80, 0xff]),
+            4 => drop(bytes.splice(at..at, pattern(dice.next(), 1 + dice.below(9) as usize))),
+            5 => {
+                let end = (at + 1 + dice.below(8) as usize).min(bytes.len());
+                drop(bytes.drain(at..end));
+            }
+            _ => {
+                let end = (at + 10).min(bytes.len());
+                bytes[at..end].fill(0xff);
+            }
+        }
+        if bytes.is_empty() {
+            bytes.push(0);
+        }
+    }
+}
+
+/// Damage that reaches the decoder of bodies: the header fits what became of the body.
+fn spoil_body(sound: &[u8], dice: &mut Dice) -> Vec<u8> {
+    let header = Header::decode(sound[..HEADER].try_into().unwrap()).unwrap();
+    let (body, payload) = sound[HEADER..].split_at(header.body as usize);
+    let (mut body, mut payload) = (body.to_vec(), payload.to_vec());
+    if !body.is_empty() {
+        spoil(&mut body, dice);
+    }
+    if dice.one_in(4) && !payload.is_empty() {
+        payload.truncate(dice.below(payload.len() as u64) as usize);
+    }
+    let (len, rest) = match dice.below(8) {
+        0 => (dice.next() as u32, payload.len() as u32),
+        1 => (body.len() as u32, dice.next() as u32 % (2 * MAX_PAYLOAD)),
+        _ => (body.len() as u32, payload.len() as u32),
+    };
+    let header = Header { kind: *dice.pick(&FrameKind::ALL), id: dice.next(), body: len, payload: rest };
+    [&header.encode()[..], &body, &payload].concat()
+}
+
+/// Whether the bytes, by bad luck, ask for something that the attacker is not to ask for as this test's own user.
+fn is_too_good(bytes: &[u8]) -> bool {
+    let Some(header) = bytes.first_chunk::<HEADER>().and_then(|bytes| Header::decode(bytes).ok()) else {
+        return false;
+    };
+    let Some(bytes) = bytes.get(HEADER..HEADER + header.body as usize) else { return false };
+    body::<Call>(bytes)
+        .is_ok_and(|call| call.identity != Some(mallory()) || call.request == Request::Shutdown)
+}
+
+/// One attack; returns when the server has closed the connection.
+fn attack(host: &Host, key: &Key, token: Token, dice: &mut Dice) {
+    let by_tcp = dice.one_in(3);
+    let mut raw =
+        if by_tcp { Raw::knock_tcp(host.tcp()).unwrap() } else { Raw::knock(&host.socket()).unwrap() };
+    let channel = *dice.pick(&[Channel::Control, Channel::Data]);
+    let greeting = hello(channel, u128::from(dice.next() % 8));
+    let bytes = if dice.one_in(3) {
+        let mut bytes = Vec::new();
+        frame(&mut bytes, FrameKind::Hello, 0, &greeting, 0).unwrap();
+        match dice.one_in(2) {
+            true => spoil(&mut bytes, dice),
+            false => bytes = spoil_body(&bytes, dice),
+        }
+        bytes
+    } else {
+        raw.greet(&greeting, Some(key)).unwrap();
+        let all = requests(token);
+        let mut bytes = Vec::new();
+        for _ in 0..=dice.below(3) {
+            let request = dice.pick(&all).clone();
+            let len = if matches!(request, Request::Write { .. }) { dice.below(9000) as usize } else { 0 };
+            let mut more = framed(request, len);
+            match dice.below(4) {
+                0 => spoil(&mut more, dice),
+                1..3 => more = spoil_body(&more, dice),
+                _ => {}
+            }
+            if !is_too_good(&more) {
+                bytes.extend(more);
+            }
+        }
+        bytes
+    };
+    // The server may close the connection before it has read everything.
+    let _ = raw.socket.write_all(&bytes);
+    if dice.one_in(8) {
+        // Some do not even say that they have ended; the server's patience does.
+        std::thread::sleep(Duration::from_millis(dice.below(5)));
+    }
+    raw.socket.end_writing();
+    assert!(raw.is_closed());
+}
+
+/// Somebody else's transfer: every byte is compared, as long as the attack goes on.
+fn transfer(client: &Client, go_on: &AtomicBool) -> u64 {
+    let options = OpenOptions { mode: 0o600, ..OpenOptions::CREATE };
+    client.mkdir("/victim", 0o700).unwrap();
+    let file = client.open("/victim/f", options).unwrap();
+    let mut rounds = 0;
+    while go_on.load(Ordering::Relaxed) {
+        let data = pattern(rounds, 1 << 20);
+        file.pwrite((rounds % 8) << 20, &data).unwrap();
+        let mut back = vec![0; data.len()];
+        assert_eq!(file.pread((rounds % 8) << 20, &mut back).unwrap(), back.len());
+        assert!(back == data, "round {rounds}");
+        client.stat("/victim/f").unwrap();
+        rounds += 1;
+    }
+    rounds
+}
+
+fn key(host: &Host) -> Key {
+    Key::from_text(&std::fs::read_to_string(host.key()).unwrap()).unwrap()
+}
+
+/// Waits until nobody but the observer and his transfer is connected.
+fn calm(observer: &Client, connections: u32) {
+    while observer.status().unwrap().connections > connections {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn random_and_mutated_frames_harm_nobody_and_leave_nothing() {
+    let seeded = Seeded::new();
+    let host = host();
+    let key = key(&host);
+    let token =
+        Raw::unix(&host.socket(), Channel::Control, 1).unwrap().acting(MALLORY).create(ROOT, "m", 0o666);
+    let (observer, victim) = (host.client(By::Unix), host.client(By::Tcp));
+    let mut dice = seeded.dice(40);
+    // Whatever is made once and kept is made before it is measured.
+    (0..200).for_each(|_| attack(&host, &key, token, &mut dice));
+    calm(&observer, 2);
+    let before = host.meter();
+    let go_on = AtomicBool::new(true);
+    let transferred = std::thread::scope(|scope| {
+        let work = scope.spawn(|| transfer(&victim, &go_on));
+        for _ in rounds(2000) {
+            attack(&host, &key, token, &mut dice);
+        }
+        go_on.store(false, Ordering::Relaxed);
+        work.join().unwrap()
+    });
+    assert!(transferred > 0);
+    calm(&observer, 2 + 4);
+    drop(victim);
+    calm(&observer, 1);
+    leaves_nothing(before, host.meter());
+    observer.ping().unwrap();
+}
+
+fn leaves_nothing(before: Meter, after: Meter) {
+    assert!(after.descriptors <= before.descriptors + 4, "{before:?} {after:?}");
+    assert!(after.private <= before.private + (48 << 10), "{before:?} {after:?}");
+}
+
+#[test]
+fn absurd_lengths_and_silence_end_the_connection() {
+    let host = host();
+    let limits = [(MAX_BODY + 1, 0), (u32::MAX, 0), (0, MAX_PAYLOAD + 1), (u32::MAX, u32::MAX)];
+    for (body, payload) in limits {
+        for channel in [Channel::Control, Channel::Data] {
+            let mut raw = Raw::unix(&host.socket(), channel, 1).unwrap();
+            let header = Header { kind: FrameKind::Call, id: 1, body, payload };
+            raw.socket.write_all(&header.encode()).unwrap();
+            assert!(raw.is_closed(), "{header:?}");
+        }
+    }
+    for (kind, body, payload) in [
+        (FrameKind::Hello, MAX_HANDSHAKE + 1, 0),
+        (FrameKind::Hello, 10, 1),
+        (FrameKind::Call, 10, 0),
+        (FrameKind::Proof, 32, 0),
+        (FrameKind::Answer, 1, 0),
+        (FrameKind::Greeting, 1, 0),
+    ] {
+        let mut raw = Raw::knock(&host.socket()).unwrap();
+        raw.socket.write_all(&Header { kind, id: 0, body, payload }.encode()).unwrap();
+        assert!(raw.is_closed(), "{kind:?} before the handshake");
+    }
+    // Silence, from nothing to nearly a whole hello.
+    let mut whole = Vec::new();
+    frame(&mut whole, FrameKind::Hello, 0, &hello(Channel::Control, 1), 0).unwrap();
+    let mut silent: Vec<Raw> = [0, 1, HEADER, whole.len() - 1]
+        .into_iter()
+        .map(|len| {
+            let mut raw = Raw::knock(&host.socket()).unwrap();
+            raw.socket.write_all(&whole[..len]).unwrap();
+            raw
+        })
+        .collect();
+    assert!(silent.iter_mut().all(Raw::is_closed), "the time of a handshake is over");
+    host.client(By::Tcp).ping().unwrap();
+}
+
+#[test]
+fn versions_proofs_and_tokens_that_are_not_right_are_refused() {
+    let host = host();
+    for version in [0, VERSION + 1, u32::MAX] {
+        let mut raw = Raw::knock(&host.socket()).unwrap();
+        let error = raw.greet(&Hello { version, ..hello(Channel::Control, 1) }, None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol);
+        assert!(error.to_string().contains(&VERSION.to_string()), "{error}");
+    }
+    let mut nameless = hello(Channel::Control, 1);
+    nameless.job.label = String::new();
+    refused(
+        "a job without a label",
+        Raw::knock(&host.socket()).unwrap().greet(&nameless, None),
+        &[ErrorKind::Protocol],
+    );
+    for key in [None, Some(Key::new([0; 32])), Some(Key::new([0xff; 32]))] {
+        let mut raw = Raw::knock_tcp(host.tcp()).unwrap();
+        let met = raw.greet(&hello(Channel::Control, 1), key.as_ref());
+        refused("without the key", met, &[ErrorKind::Unauthenticated]);
+        assert!(raw.is_closed());
+    }
+    // A proof that nobody asked for.
+    let mut raw = Raw::knock_tcp(host.tcp()).unwrap();
+    raw.send_frame(FrameKind::Proof, 0, &Proof { seal: [0; 32] }, &[]).unwrap();
+    assert!(raw.is_closed());
+
+    let mut control = Raw::unix(&host.socket(), Channel::Control, 1).unwrap();
+    let mut data = Raw::unix(&host.socket(), Channel::Data, 1).unwrap();
+    let token = control.create(ROOT, "f", 0o600);
+    let changed = [
+        Token { file: FileId(token.file.0 + 1), ..token },
+        Token { access: Access { execute: true, ..token.access }, ..token },
+        Token { serial: token.serial + 1, ..token },
+        Token { seal: [0; 16], ..token },
+    ];
+    for forged in changed {
+        refused("read", data.read(forged, 0, 1), &[ErrorKind::Stale]);
+        refused("write", data.write(forged, At::End, b"x"), &[ErrorKind::Stale]);
+        for request in [
+            Request::Reopen { token: forged },
+            Request::Close { token: forged },
+            Request::Truncate { token: forged, size: 0 },
+            Request::Punch { token: forged, offset: 0, len: 1 },
+            Request::Sync { token: forged },
+        ] {
+            refused(&format!("{request:?}"), control.call(request), &[ErrorKind::Stale]);
+        }
+    }
+    // A token that was good once: its file is closed and gone.
+    control.call(Request::Unlink { dir: ROOT, name: name("f") }).unwrap();
+    control.call(Request::Close { token }).unwrap();
+    refused("an old token", data.read(token, 0, 1), &[ErrorKind::Stale]);
+    refused("an old token", control.call(Request::Reopen { token }), &[ErrorKind::Stale]);
+    for file in [0, 2, u64::MAX, 7 << 48] {
+        refused("an unknown id", control.call(Request::GetAttr { file: FileId(file) }), &[ErrorKind::Stale]);
+    }
+}
+
+#[test]
+fn names_and_paths_have_their_limits_and_payload_its_place() {
+    let host = host();
+    let client = host.client(By::Unix);
+    let longest = "n".repeat(MAX_NAME);
+    client.open(format!("/{longest}"), OpenOptions::CREATE).unwrap();
+    client.mkdir("/d", 0o755).unwrap();
+    let too_long = client.open(format!("/d/{longest}n"), OpenOptions::CREATE).map(drop);
+    refused("a name of 256 bytes", too_long, &[ErrorKind::NameTooLong]);
+    refused(
+        "a directory of 256 bytes",
+        client.mkdir(format!("/{longest}n"), 0o755),
+        &[ErrorKind::NameTooLong],
+    );
+    let path = format!("/{}{longest}", "./".repeat((MAX_PATH - 1 - MAX_NAME) / 2));
+    assert_eq!(path.len(), MAX_PATH);
+    client.stat(&path).unwrap();
+    refused("a path of 4,097 bytes", client.stat(format!("/{path}")), &[ErrorKind::NameTooLong]);
+    let mut control = Raw::unix(&host.socket(), Channel::Control, 1).unwrap();
+    let mut walk = |len: usize| {
+        control.call(Request::Walk {
+            dir: ROOT,
+            path: "./".repeat(len).into_bytes()[..len].to_vec(),
+            follow: true,
+        })
+    };
+    assert!(walk(MAX_PATH).is_ok());
+    refused("a raw path of 4,097 bytes", walk(MAX_PATH + 1), &[ErrorKind::NameTooLong]);
+    refused("a raw path of 400,000 bytes", walk(400_000), &[ErrorKind::NameTooLong]);
+
+    let token = control.create(ROOT, "p", 0o600);
+    refused(
+        "a read on control",
+        control.call(Request::Read { token, offset: 0, len: 1 }),
+        &[ErrorKind::Protocol],
+    );
+    let mut data = Raw::unix(&host.socket(), Channel::Data, 1).unwrap();
+    refused("a ping on data", data.call(Request::Ping), &[ErrorKind::Protocol]);
+    let read = Request::Read { token, offset: 0, len: 1 };
+    refused("a read with a payload", data.ask(read, b"payload"), &[ErrorKind::Protocol]);
+    assert_eq!(data.write(token, At::End, b"in step").unwrap(), 0);
+    // Each byte of these is sent before the server says that it closes: it may say so in the middle.
+    let _ = control.send(Request::Write { token, at: At::End }, &pattern(1, 1 << 20));
+    assert!(control.is_closed(), "a payload on a control connection");
+    assert!(matches!(data.call(Request::Read { token, offset: 0, len: 9 }), Ok(Reply::Data)));
+}

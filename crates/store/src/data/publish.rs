@@ -1,0 +1,87 @@
+//! Making put bytes count: first all records of a write, then the index.
+//!
+//! **Invariant**: nothing older dies before the write that replaces it is found again by recovery. A write that
+//! needs several records is found as a whole or not at all: the records before the last count only together with
+//! it, until each is confirmed.
+
+use super::file::File;
+use super::index::{Bytes, Extent, Source};
+use super::record::Record;
+use super::region::Region;
+use super::{Data, Filled, Grant, lock};
+use forebay_model::{FileId, JobId, Span, Stamp};
+use forebay_shm::Ticket;
+use std::sync::Arc;
+
+/// What the records of one write share.
+#[derive(Clone, Copy)]
+pub(super) struct Write {
+    pub(super) file: FileId,
+    pub(super) stamp: Stamp,
+    pub(super) job: JobId,
+}
+
+/// A record in its journal, not yet in the index.
+pub(super) struct Written {
+    region: Arc<Region>,
+    slot: u32,
+    record: Record,
+    ticket: Ticket,
+}
+
+impl Data {
+    /// Makes the parts of a write count, from an offset on; true if something older died of it.
+    pub(super) fn publish(&self, write: Write, file: &mut File, offset: u64, parts: Vec<Filled>) -> bool {
+        let parts: Vec<Filled> = parts.into_iter().filter(|part| part.len > 0).collect();
+        let (count, mut at) = (parts.len(), offset);
+        let written = parts.into_iter().enumerate().map(|(number, part)| {
+            let span = Span::new(at, at + u64::from(part.len));
+            at = span.end;
+            self.write_down(write, file, span, part, number + 1 == count)
+        });
+        let written: Vec<Written> = written.collect();
+        // The last record is there: every part counts from now on, and is told so.
+        for Written { region, slot, record, .. } in written.iter().rev().skip(1) {
+            region.confirm_part(*slot, record);
+        }
+        self.take_effect(file, &written)
+    }
+
+    /// Writes one record. Its bytes count as live until the index counts them, so that the region never looks dead
+    /// in between.
+    pub(super) fn write_down(
+        &self,
+        write: Write,
+        file: &mut File,
+        span: Span,
+        part: Filled,
+        last: bool,
+    ) -> Written {
+        let Filled { grant, len, crc } = part;
+        let Grant { region, slot, uid, bytes } = grant;
+        let Write { file: id, stamp, job } = write;
+        let (generation, position) = (region.arena.generation(), bytes.start());
+        lock(&region.files).insert(id);
+        file.regions.insert(region.id, generation);
+        let record = Record { generation, file: id, span, position, stamp, job, uid, payload_crc: crc };
+        region.add_live(i64::from(len), 0);
+        let ticket = bytes.publish(len);
+        match last {
+            true => region.write_record(slot, &record),
+            false => region.write_part(slot, &record),
+        }
+        Written { region, slot, record, ticket }
+    }
+
+    fn take_effect(&self, file: &mut File, written: &[Written]) -> bool {
+        let mut dead = false;
+        for Written { region, slot, record, ticket } in written {
+            let (job, uid) = (record.job, record.uid);
+            let bytes = Bytes { region: region.id, slot: *slot, record: *ticket, from: 0, job, uid };
+            let extent = Extent { span: record.span, stamp: record.stamp, source: Source::Data(bytes) };
+            file.index.apply(extent, &mut |delta| dead |= self.adjust(delta));
+            dead |= region.add_live(-i64::from(record.len()), 0) == 0;
+        }
+        dead
+    }
+}
