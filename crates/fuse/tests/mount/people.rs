@@ -94,6 +94,22 @@ fn two_users_get_what_modes_allow_as_on_a_local_file_system() {
     check(&world.at(), "mount");
 }
 
+/// The kernel opens pipes and devices itself: where it checks nobody's rights, nobody must get at them.
+#[test]
+fn special_files_are_refused_where_nobody_would_check_their_modes() {
+    let Some(mut world) = World::new("allow_other") else { return };
+    let open = world.at();
+    std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).unwrap();
+    assert_eq!(run(&open, ALICE, "mkfifo pipe"), "1");
+    let checked = world.mount("checked", "allow_other,default_permissions");
+    assert_eq!(run(&checked, ALICE, "mkfifo -m 600 pipe; stat -c '%F %a' pipe"), "fifo 600 0");
+    assert_eq!(run(&checked, ALICE, "(echo through >pipe &) ; cat pipe"), "through 0");
+    assert_eq!(run(&checked, BOB, "timeout 5 cat pipe"), "1", "its mode forbids it");
+    assert_eq!(run(&open, ALICE, "stat -c '%F %a' pipe; cat pipe"), "regular empty file 0 1");
+    assert_eq!(run(&open, BOB, "timeout 5 cat pipe"), "1");
+    assert_eq!(run(&open, ALICE, "rm -f pipe; ls"), "0");
+}
+
 #[test]
 fn others_stay_out_unless_they_are_allowed_in() {
     let Some(world) = World::new("") else { return };
