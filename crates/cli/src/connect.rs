@@ -44,7 +44,7 @@ impl Service {
     }
 
     /// Decides where to connect, and with which key.
-    fn resolve(&self) -> Outcome<ClientConfig> {
+    pub(crate) fn resolve(&self) -> Outcome<ClientConfig> {
         let settings = Settings::load(self.config.as_deref())?;
         let here = Surroundings::here();
         let named =

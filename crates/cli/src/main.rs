@@ -5,6 +5,7 @@
 //! control                 down, status, df
 //! transfer                put, get, cat
 //! names, edit             ls, stat, du; rm, mv, mkdir, ln
+//! mount                   the service as a directory
 //! store                   stores on disk, without a server
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
 //! bench                   how fairly it is shared, measured
@@ -33,6 +34,7 @@ mod failure;
 mod human;
 mod jobs;
 mod keys;
+mod mount;
 mod names;
 mod output;
 mod places;
@@ -97,6 +99,10 @@ enum Command {
     Df(control::Df),
     /// Show how much directories hold
     Du(names::Du),
+    /// Mount the service at a directory
+    Mount(mount::Mount),
+    /// Unmount it
+    Umount(mount::Umount),
     /// Look at a store, give up its lost bytes, remove it
     #[command(subcommand)]
     Store(store::Store),
@@ -134,6 +140,8 @@ fn run(command: Command) -> Outcome {
         Command::Ln(ln) => ln.run(),
         Command::Df(df) => df.run(),
         Command::Du(du) => du.run(),
+        Command::Mount(mount) => mount.run(),
+        Command::Umount(umount) => umount.run(),
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
         Command::Demo(demo) => demo.run(),
@@ -146,10 +154,11 @@ fn run(command: Command) -> Outcome {
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(output::confess));
-    let outcome = std::panic::catch_unwind(|| match Cli::try_parse() {
-        Ok(cli) => run(cli.command),
-        Err(error) => usage::explain(&error),
-    });
+    let outcome =
+        std::panic::catch_unwind(|| match Cli::try_parse_from(mount::arguments(std::env::args_os())) {
+            Ok(cli) => run(cli.command),
+            Err(error) => usage::explain(&error),
+        });
     match outcome {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(failure)) => {

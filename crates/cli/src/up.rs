@@ -203,7 +203,7 @@ fn free_disk(store: &Path) -> Option<Bytes> {
 
 /// Sends what the server has to say to standard error: everything worth knowing where that is a file, only trouble
 /// where somebody sits in front of it.
-fn keep_log(background: bool) {
+pub(crate) fn keep_log(background: bool) {
     let level = match output::is_watched() && !background {
         true => LevelFilter::WARN,
         false => LevelFilter::INFO,

@@ -4,7 +4,7 @@
 use crate::File;
 use crate::opens::unexpected;
 use crate::session::{Session, Who};
-use forebay_model::{Access, Attr, Change, Error, ErrorKind, FileId, MAX_PATH, Name, Result};
+use forebay_model::{Access, Attr, Change, Error, ErrorKind, FileId, MAX_PATH, Name, Result, Special};
 use forebay_wire::{Entry, IfExists, RenameMode, Reply, Request, XattrMode};
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ impl ById {
     /// Opens a file.
     pub async fn open(&self, file: FileId, access: Access, truncate: bool) -> Result<File> {
         let opened = self.session.open(&self.who, Request::Open { file, access, truncate }).await?;
-        Ok(File::new(opened.held, &opened.attr, format!("file {file}")))
+        Ok(File::new(opened.held, opened.attr, format!("file {file}")))
     }
 
     /// Makes a file, or opens the one that is there; says whether it was made. A symbolic link that is there is
@@ -92,7 +92,7 @@ impl ById {
         let label = format!("\"{name}\" in directory {dir}");
         let request = Request::Create { dir, name, mode, access, if_exists };
         let opened = self.session.open(&self.who, request).await?;
-        Ok((File::new(opened.held, &opened.attr, label), opened.created))
+        Ok((File::new(opened.held, opened.attr, label), opened.created))
     }
 
     /// Sets the length of a file.
@@ -103,6 +103,11 @@ impl ById {
     /// Makes a directory.
     pub async fn mkdir(&self, dir: FileId, name: Name, mode: u16) -> Result<Attr> {
         ask!(self, Request::MakeDir { dir, name, mode }, Reply::Attr(attr) => attr)
+    }
+
+    /// Makes a pipe, socket or device.
+    pub async fn make_special(&self, dir: FileId, name: Name, mode: u16, special: Special) -> Result<Attr> {
+        ask!(self, Request::MakeSpecial { dir, name, mode, special }, Reply::Attr(attr) => attr)
     }
 
     /// Removes an empty directory.

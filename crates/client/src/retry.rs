@@ -19,6 +19,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Close { .. }
         | Request::Truncate { .. }
         | Request::TruncateFile { .. }
+        | Request::Extend { .. }
         | Request::Punch { .. }
         | Request::Sync { .. }
         | Request::SyncAll
@@ -37,6 +38,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         Request::SetXattr { mode, .. } => *mode == XattrMode::Any,
         Request::Write { at, .. } => matches!(at, At::Offset(_)),
         Request::MakeDir { .. }
+        | Request::MakeSpecial { .. }
         | Request::RemoveDir { .. }
         | Request::Unlink { .. }
         | Request::Rename { .. }

@@ -95,7 +95,7 @@ impl Connection {
         payload: &mut Payload,
     ) -> Result<Option<Reply>, Failure> {
         // Held to the end, so that the file cannot go while its bytes come.
-        let _hold = self.service.claim(caller, token, Access::WRITE)?;
+        let hold = self.service.claim(caller, token, Access::WRITE)?;
         let (place, offset) = match at {
             At::Offset(offset) => (Place::At(offset), Some(offset)),
             At::End => (Place::End, None),
@@ -111,6 +111,7 @@ impl Connection {
         match route(self.service.mode, Write { offset, len: Bytes(u64::from(len)) }) {
             Route::Buffer => {}
         }
+        self.service.shed_set_id(caller, &hold)?;
         self.flush_first(len).await?;
         self.first_byte(payload).await?;
         let slice = len.min(self.service.turns.slice());

@@ -1,8 +1,8 @@
 //! Everything that can be asked, and every answer.
 
 use forebay_model::{
-    Access, Attr, Change, Error, FileId, FileKind, Identity, Incarnation, Job, JobId, Name, ServerId, Stamp,
-    Uid, Usage,
+    Access, Attr, Change, Error, FileId, FileKind, Identity, Incarnation, Job, JobId, Name, ServerId,
+    Special, Stamp, Uid, Usage,
 };
 use serde::{Deserialize, Serialize};
 
@@ -302,6 +302,24 @@ pub enum Request {
     },
     /// What another server of the service knows; only for root and the service's owner.
     Exchange(Exchange),
+    /// Make an open file at least so long; never shorter. What is new is zero.
+    Extend {
+        /// Which; needs write access.
+        token: Token,
+        /// Its least length.
+        size: u64,
+    },
+    /// Make a pipe, socket or device.
+    MakeSpecial {
+        /// In which directory.
+        dir: FileId,
+        /// Under which name.
+        name: Name,
+        /// With which permission bits.
+        mode: u16,
+        /// What it is.
+        special: Special,
+    },
 }
 
 /// What can be answered.

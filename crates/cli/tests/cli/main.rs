@@ -3,6 +3,7 @@
 mod demo;
 mod errors;
 mod files;
+mod mount;
 mod names;
 mod planning;
 mod server;

@@ -67,10 +67,14 @@ impl Service {
             Request::Close { token } => self.close(caller, &token),
             Request::Truncate { token, size } => self.truncate(caller, &token, size),
             Request::TruncateFile { file, size } => self.truncate_file(caller, file, size),
+            Request::Extend { token, size } => self.extend(caller, &token, size),
             Request::Punch { token, offset, len } => self.punch(caller, &token, offset, len),
             Request::Sync { token } => self.sync(caller, &token),
             Request::SyncAll => self.store.data().sync_all().map(|()| Reply::Done),
             Request::MakeDir { dir, name, mode } => self.make_dir(caller, dir, &name, mode),
+            Request::MakeSpecial { dir, name, mode, special } => {
+                self.make_special(caller, dir, &name, mode, special)
+            }
             Request::RemoveDir { dir, name } => self.remove_dir(caller, dir, &name),
             Request::Unlink { dir, name } => self.unlink(caller, dir, &name),
             Request::Rename { dir, name, to_dir, to_name, mode } => {
@@ -120,7 +124,7 @@ impl Service {
     fn attr(&self, file: FileId, inode: &Inode) -> Result<Attr> {
         let facts = match inode.kind() {
             FileKind::File => self.store.data().facts(file)?,
-            FileKind::Directory | FileKind::Symlink => Facts::default(),
+            FileKind::Directory | FileKind::Symlink | FileKind::Special(_) => Facts::default(),
         };
         Ok(inode.attr(file, &facts))
     }

@@ -81,10 +81,10 @@ impl Data {
         let whole = whole.filter(|(_, region)| !region.damaged.load(Ordering::Acquire));
         let gain = whole.map(|(state, region)| match state {
             // Nothing in it is live.
-            State::Resting => 1.0 + f64::EPSILON,
+            State::Resting => 1.0,
             _ => 1.0 - self.weight(&region),
         });
-        gain.sum::<f64>() > 1.0
+        gain.sum::<f64>() >= 1.0
     }
 
     /// How much of another region this one's live bytes would take.

@@ -12,7 +12,7 @@ use std::time::Duration;
 const LOW_WATER: u32 = 8;
 /// How often, and with which pauses, a reservation looks for space that only others who are at work keep from it:
 /// one of them may have stalled.
-const TRIES: u32 = 1;
+const TRIES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(2);
 
 impl Data {

@@ -2,7 +2,7 @@
 
 use forebay_model::{
     Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Job, Name,
-    ServerId, SetTime, Stamp, Time, Uid, Usage,
+    ServerId, SetTime, Special, Stamp, Time, Uid, Usage,
 };
 use forebay_wire::{
     Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Hello, IfExists, JobState, JobStatus,
@@ -80,6 +80,8 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Truncate { token, size: u64::MAX },
         Request::TruncateFile { file, size: 1 },
         Request::Punch { token, offset: 1, len: 2 },
+        Request::Extend { token, size: 4096 },
+        Request::MakeSpecial { dir: FileId::ROOT, name: name("d"), mode: 0o600, special: Special::Block(7) },
         Request::Sync { token },
         Request::SyncAll,
         Request::MakeDir { dir, name: name("d"), mode: 0o1777 },
