@@ -50,9 +50,8 @@ impl Board {
         self.lines.iter().filter(move |line| line.work == work)
     }
 
-    /// The median of one party at one work.
-    pub(crate) fn median(&self, work: Work, party: Party) -> Option<f64> {
-        self.lines(work).find(|line| line.party == party).map(Line::median)
+    pub(crate) fn line(&self, work: Work, party: Party) -> Option<&Line> {
+        self.lines(work).find(|line| line.party == party)
     }
 }
 
@@ -91,7 +90,7 @@ mod tests {
             for &figure in figures {
                 board.note(Work::Stat, Party::Tmpfs, figure);
             }
-            assert_eq!(board.median(Work::Stat, Party::Tmpfs), Some(median), "{figures:?}");
+            assert_eq!(board.line(Work::Stat, Party::Tmpfs).map(Line::median), Some(median), "{figures:?}");
         }
     }
 }

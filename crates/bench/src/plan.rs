@@ -46,7 +46,7 @@ impl Plan {
     /// All sections unless some are named.
     pub(crate) fn new(quick: bool, sections: Vec<Section>) -> Plan {
         let (rounds, large, small, names) =
-            if quick { (3, 128 * MIB, 16 * MIB, 500) } else { (7, 512 * MIB, 64 * MIB, 2000) };
+            if quick { (3, 128 * MIB, 16 * MIB, 500) } else { (9, 256 * MIB, 32 * MIB, 2000) };
         Plan {
             sections,
             rounds,

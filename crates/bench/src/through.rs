@@ -53,10 +53,12 @@ fn in_tasks(
     let (runtime, config) = (&near.runtime, near.client(socket)?);
     let client = runtime.block_on(Client::connect(config))?;
     let file = Arc::new(runtime.block_on(client.open(PATH, OpenOptions::CREATE))?);
+    // The same bytes for all, as on the bare socket.
+    let chunk = Arc::new(vec![BYTE; size.chunk]);
     let (done, took) = timed(|| {
         spread(runtime, depth, size, |offsets| {
-            let file = file.clone();
-            async move { write(&file, &offsets, size.chunk).await }
+            let (file, chunk) = (file.clone(), chunk.clone());
+            async move { write(&file, &offsets, &chunk).await }
         })
     });
     done?;
@@ -90,10 +92,9 @@ fn spread<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
     tasks.into_iter().map(|task| Ok(runtime.block_on(task)??)).collect()
 }
 
-async fn write(file: &File, offsets: &[u64], chunk: usize) -> Result<()> {
-    let chunk = vec![BYTE; chunk];
+async fn write(file: &File, offsets: &[u64], chunk: &[u8]) -> Result<()> {
     for &offset in offsets {
-        file.pwrite(offset, &chunk).await?;
+        file.pwrite(offset, chunk).await?;
     }
     Ok(())
 }

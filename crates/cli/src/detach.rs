@@ -54,6 +54,15 @@ fn spawn(config: &Config, settings: Option<&Path>, log: File) -> Outcome<Child> 
     if config.tcp {
         command.arg("--listen").arg(config.listen.to_string());
     }
+    command.arg("--policy").arg(config.policy.to_string()).arg("--scheduler").arg(config.scheduler.name());
+    command.arg("--lambda").arg(config.lambda.as_millis().to_string());
+    command.arg("--server").arg(config.server.0.to_string());
+    if let Some(rate) = config.device_rate {
+        command.arg("--device-rate").arg(rate.0.to_string());
+    }
+    for peer in &config.peers {
+        command.arg("--peer").arg(peer);
+    }
     if let Some(settings) = settings {
         command.arg("--config").arg(settings);
     }

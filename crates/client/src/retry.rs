@@ -30,6 +30,9 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::StatFs
         | Request::Status
         | Request::History { .. }
+        | Request::GetPolicy
+        | Request::SetPolicy { .. }
+        | Request::Exchange(_)
         | Request::Read { .. } => true,
         Request::Create { if_exists, .. } => *if_exists != IfExists::Refuse,
         Request::SetXattr { mode, .. } => *mode == XattrMode::Any,

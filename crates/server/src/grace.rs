@@ -34,6 +34,11 @@ impl Grace {
         }
     }
 
+    /// Whether clients of an earlier life may still come back.
+    pub(crate) fn lasts(&self) -> bool {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// The time is over: what nobody claimed goes.
     pub(crate) fn end(&self) {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -52,6 +52,8 @@ enum State {
 pub(crate) struct Hold {
     file: FileId,
     opens: Arc<Opens>,
+    /// Whether it takes one of the places of the limit.
+    counted: bool,
     /// Whether the file may have set-id bits, which it loses when its bytes change. Shared by all who hold it.
     set_id: Arc<AtomicBool>,
 }
@@ -64,10 +66,7 @@ impl Opens {
     /// Holds a file. Whether it exists has to be asked afterwards: only then the answer stays true.
     pub(crate) fn hold(self: &Arc<Opens>, file: FileId) -> Result<Hold> {
         let mut table = self.lock();
-        if table.total >= self.limit {
-            let text = format!("{} files are open already: close some, or raise limits.opens", self.limit);
-            return Err(Error::new(ErrorKind::Busy, text));
-        }
+        self.room(&table)?;
         let open = table.files.entry(file).or_default();
         if open.state == State::Dying {
             return Err(Error::new(ErrorKind::Stale, format!("file {file} is gone")));
@@ -75,7 +74,20 @@ impl Opens {
         open.count += 1;
         let set_id = open.set_id.clone();
         table.total += 1;
-        Ok(Hold { file, opens: self.clone(), set_id })
+        Ok(Hold { file, opens: self.clone(), counted: true, set_id })
+    }
+
+    /// Fails if nothing more can be held.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        self.room(&self.lock())
+    }
+
+    fn room(&self, table: &Table) -> Result<()> {
+        if table.total < self.limit {
+            return Ok(());
+        }
+        let text = format!("{} files are open already: close some, or raise limits.opens", self.limit);
+        Err(Error::new(ErrorKind::Busy, text))
     }
 
     /// The file has lost its last name. It is buried now, or when the last hold on it is let go.
@@ -103,15 +115,14 @@ impl Opens {
         self.lock().files.remove(&file);
     }
 
-    /// Holds a file without a name for its unknown openers, whatever the limit.
+    /// Holds a file without a name for its unknown openers, outside the limit.
     pub(crate) fn hold_orphan(self: &Arc<Opens>, file: FileId) -> Hold {
         let mut table = self.lock();
-        table.total += 1;
         let open = table.files.entry(file).or_default();
         open.count += 1;
         open.state = State::Orphan;
         let set_id = open.set_id.clone();
-        Hold { file, opens: self.clone(), set_id }
+        Hold { file, opens: self.clone(), counted: false, set_id }
     }
 
     /// The server ends: what is let go from now on is not closed, because its openers will come back for it.
@@ -151,7 +162,7 @@ impl Drop for Hold {
         let retired = self.opens.retired.load(Ordering::SeqCst);
         let state = {
             let mut table = self.opens.lock();
-            table.total -= 1;
+            table.total -= usize::from(self.counted);
             let open = table.files.get_mut(&self.file).expect("what is held is in the table");
             open.count -= 1;
             if open.count > 0 {

@@ -99,6 +99,11 @@ impl Sessions {
         ended.len()
     }
 
+    /// Whether just this token is open in any session.
+    pub(crate) fn knows(&self, token: &Token) -> bool {
+        self.lock().values().any(|session| session.hold(token).is_some())
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.lock().len()
@@ -153,14 +158,23 @@ impl Session {
         }
     }
 
+    /// Fails if nothing more can be opened.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        match &*self.lock() {
+            State::Live(opens) if opens.len() >= self.limit => Err(self.full()),
+            _ => Ok(()),
+        }
+    }
+
+    fn full(&self) -> Error {
+        Error::new(ErrorKind::Busy, format!("this client has {} files open already: close some", self.limit))
+    }
+
     /// Notes an open file. Noting it again changes nothing.
     pub(crate) fn insert(&self, token: Token, hold: Arc<Hold>) -> Result<()> {
         match &mut *self.lock() {
             State::Live(opens) if opens.contains_key(&(token.file, token.serial)) => Ok(()),
-            State::Live(opens) if opens.len() >= self.limit => {
-                let text = format!("this client has {} files open already: close some", self.limit);
-                Err(Error::new(ErrorKind::Busy, text))
-            }
+            State::Live(opens) if opens.len() >= self.limit => Err(self.full()),
             State::Live(opens) => {
                 opens.insert((token.file, token.serial), Open { token, hold });
                 Ok(())

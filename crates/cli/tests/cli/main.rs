@@ -8,5 +8,6 @@ mod names;
 mod planning;
 mod server;
 mod settings;
+mod sharing;
 mod support;
 mod users;

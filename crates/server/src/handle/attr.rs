@@ -17,6 +17,7 @@ impl Service {
 
     pub(super) fn set_attr(&self, caller: &Caller, file: FileId, change: &Change) -> Answer {
         self.reach(caller, file)?;
+        let _hold = self.opens.hold(file)?;
         let inode = self.store.names().set_attr(&caller.who, file, change, self.now()).map_err(vanished)?;
         if inode.mode & SET_ID != 0 {
             self.opens.has_set_id(file);
@@ -85,6 +86,7 @@ impl Service {
         mode: XattrMode,
     ) -> Answer {
         self.reach(caller, file)?;
+        let _hold = self.opens.hold(file)?;
         let mode = match mode {
             XattrMode::Any => forebay_store::XattrMode::Any,
             XattrMode::Create => forebay_store::XattrMode::Create,
@@ -95,6 +97,7 @@ impl Service {
 
     pub(super) fn remove_xattr(&self, caller: &Caller, file: FileId, name: &Name) -> Answer {
         self.reach(caller, file)?;
+        let _hold = self.opens.hold(file)?;
         done(self.store.names().remove_xattr(&caller.who, file, name, self.now()))
     }
 }

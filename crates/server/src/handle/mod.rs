@@ -14,6 +14,7 @@
 mod attr;
 mod names;
 mod open;
+mod sharing;
 mod status;
 
 use crate::members::check_maker;
@@ -27,6 +28,8 @@ use forebay_wire::{Answer, Reply, Request};
 pub(crate) enum Class {
     /// At once and without a turn, so that heartbeats and diagnosis work on a server full of work.
     Urgent,
+    /// Without a turn too, but other servers have to be waited for.
+    Errand,
     /// In its turn.
     Usual,
     /// In its turn, and it waits for a device.
@@ -38,7 +41,10 @@ pub(crate) enum Class {
 /// How a request is served.
 pub(crate) fn class(request: &Request) -> Class {
     match request {
-        Request::Ping | Request::Status | Request::Shutdown => Class::Urgent,
+        Request::Ping | Request::Status | Request::Shutdown | Request::GetPolicy | Request::Exchange(_) => {
+            Class::Urgent
+        }
+        Request::SetPolicy { .. } => Class::Errand,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
         _ => Class::Usual,
@@ -91,6 +97,11 @@ impl Service {
                 let (samples, next) = self.history.from(cursor)?;
                 Ok(Reply::History { samples, next })
             }
+            Request::GetPolicy => Ok(Reply::Sharing(Box::new(self.sharing()))),
+            Request::SetPolicy { .. } => {
+                Err(Error::new(ErrorKind::Protocol, "a policy is set on control connections"))
+            }
+            Request::Exchange(told) => self.hear(caller, told),
             Request::Write { .. } | Request::Read { .. } => {
                 Err(Error::new(ErrorKind::Protocol, "reads and writes travel on data connections"))
             }

@@ -54,6 +54,7 @@ impl Service {
     pub(super) fn link(&self, caller: &Caller, file: FileId, dir: FileId, name: &Name) -> Answer {
         self.reach(caller, file)?;
         self.reach(caller, dir)?;
+        let _hold = self.opens.hold(file)?;
         let inode = self.store.names().link(&caller.who, file, dir, name, self.now())?;
         Ok(Reply::Attr(self.attr(file, &inode)?))
     }

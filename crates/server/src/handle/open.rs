@@ -34,6 +34,9 @@ impl Service {
         if_exists: IfExists,
     ) -> Answer {
         self.reach(caller, dir)?;
+        // Asked before anything is made: who is refused has changed nothing.
+        self.opens.check_room()?;
+        caller.session.check_room()?;
         for _ in 0..TRIES {
             let layout = Layout { servers: vec![self.config.server], stripe: STRIPE };
             let (names, incarnation) = (self.store.names(), self.store.incarnation());
@@ -133,8 +136,8 @@ impl Service {
         self.store.data().sync(token.file).map(|()| Reply::Done)
     }
 
-    /// The file behind a token, held while the request lasts. A token that this session does not know, because the
-    /// server or the client's connections were gone meanwhile, is taken on its seal.
+    /// The file behind a token, held while the request lasts. A token that this session does not know is taken as
+    /// [`Service::adopt`] says.
     pub(crate) fn claim(&self, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {
         mine(caller, token)?;
         let hold = match caller.session.hold(token) {
@@ -160,13 +163,23 @@ impl Service {
         dropped.inspect_err(|_| hold.has_set_id())
     }
 
+    /// Takes a token on its seal if an earlier life of the server made it, while its clients may still come back, or
+    /// if another session of its user has it open (a process handed it on). Any other was closed, or its session has
+    /// ended: then the file is opened anew, by the rules of the present.
     fn adopt(&self, caller: &Caller, token: &Token) -> Result<Arc<Hold>> {
         if !token.is_sealed_by(&self.seal) {
             return Err(forged(token));
         }
         check_maker(&*self.members, token.file)?;
         let hold = Arc::new(self.opens.hold(token.file)?);
-        note_set_id(&hold, &self.store.names().inode(token.file).map_err(vanished)?);
+        let of_earlier_life = token.serial < self.began.0 && self.grace.lasts();
+        let inode = if of_earlier_life || self.sessions.knows(token) {
+            self.store.names().inode(token.file)
+        } else {
+            self.reach(caller, token.file)?;
+            self.store.names().check_open(&caller.who, token.file, token.access)
+        };
+        note_set_id(&hold, &inode.map_err(vanished)?);
         caller.session.insert(*token, hold.clone())?;
         Ok(hold)
     }

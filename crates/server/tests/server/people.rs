@@ -107,6 +107,22 @@ fn the_mode_of_a_file_binds_all_but_its_owner() {
 }
 
 #[test]
+fn a_closed_token_is_no_way_around_a_changed_mode() {
+    let world = World::new();
+    let (mut alice, mut bob) = (world.control().acting(ALICE), world.control().acting(BOB));
+    let made = alice.create(ROOT, "f", 0o644);
+    let open = Request::Open { file: made.file, access: Access::READ, truncate: false };
+    let Reply::Opened { token, .. } = bob.call(open).unwrap() else { panic!("not opened") };
+    let change = Change { mode: Some(0o600), ..Change::default() };
+    alice.call(Request::SetAttr { file: made.file, change }).unwrap();
+    let mut data = world.data().acting(BOB);
+    assert!(data.read(token, 0, 1).is_ok(), "what is open stays open");
+    bob.call(Request::Close { token }).unwrap();
+    refused(data.read(token, 0, 1), ErrorKind::AccessDenied);
+    refused(bob.call(Request::Reopen { token }), ErrorKind::AccessDenied);
+}
+
+#[test]
 fn tokens_serve_their_owner_alone_and_cannot_be_changed() {
     let world = World::new();
     let mut alice = world.control().acting(ALICE);
