@@ -67,10 +67,19 @@ impl Speaker {
     }
 }
 
+/// A process as the kernel names it: its number, user and group.
+type Process = (u32, u32, u32);
+
 /// The kernel names the user and one group of a request; the other groups are the process's.
 #[derive(Default)]
 pub(crate) struct Groups {
-    seen: Mutex<HashMap<(u32, u32, u32), (Instant, Vec<Gid>)>>,
+    seen: Mutex<HashMap<Process, Seen>>,
+}
+
+/// The groups of a process, and when it was in them.
+struct Seen {
+    when: Instant,
+    groups: Vec<Gid>,
 }
 
 impl Groups {
@@ -81,22 +90,21 @@ impl Groups {
         Identity { uid: Uid(uid), gid: Gid(gid), groups }
     }
 
-    fn groups(&self, process: (u32, u32, u32)) -> Vec<Gid> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+    fn groups(&self, process: Process) -> Vec<Gid> {
+        let mut table = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        if let Some((when, groups)) = seen.get(&process)
-            && now.duration_since(*when) < FRESH
-        {
-            return groups.clone();
+        let is_fresh = |seen: &Seen| now.duration_since(seen.when) < FRESH;
+        if let Some(seen) = table.get(&process).filter(|seen| is_fresh(seen)) {
+            return seen.groups.clone();
         }
-        if seen.len() >= REMEMBERED {
-            seen.retain(|_, (when, _)| now.duration_since(*when) < FRESH);
-            if seen.len() >= REMEMBERED {
-                seen.clear();
-            }
+        if table.len() >= REMEMBERED {
+            table.retain(|_, seen| is_fresh(seen));
+        }
+        if table.len() >= REMEMBERED {
+            table.clear();
         }
         let groups = groups_of(process.0);
-        seen.insert(process, (now, groups.clone()));
+        table.insert(process, Seen { when: now, groups: groups.clone() });
         groups
     }
 }

@@ -1,24 +1,17 @@
 //! `mount` and `umount`.
 
-use crate::support::World;
-use std::io::Write;
+use crate::support::{World, skip};
 use std::process::Command;
 
 /// Says so where this machine cannot mount.
 fn can_mount() -> bool {
-    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    let why = match device {
-        Ok(_) => return true,
+    match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => true,
         Err(error) => {
-            format!("mount: /dev/fuse cannot be opened ({error}): \"forebay mount\" was not tested")
+            skip(&format!("/dev/fuse cannot be opened ({error}), so \"forebay mount\" was not tested"));
+            false
         }
-    };
-    println!("skipped: {why}");
-    if let Some(path) = std::env::var_os("FOREBAY_SKIP_LOG") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        file.and_then(|mut file| writeln!(file, "{why}")).expect("the list of skipped tests can be written");
     }
-    false
 }
 
 #[test]

@@ -201,11 +201,12 @@ struct Confession<'a> {
 }
 
 impl Drop for Confession<'_> {
+    #[expect(clippy::print_stderr, reason = "the way to repeat a failure")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             let done = self.done.borrow();
             let last = &done[done.len().saturating_sub(20)..];
-            println!(
+            eprintln!(
                 "FOREBAY_SEED={} after {} steps, the last of which:\n{}",
                 self.seed,
                 done.len(),

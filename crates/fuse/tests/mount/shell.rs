@@ -80,7 +80,7 @@ impl Shell {
             }
             ["truncate", path, size] => {
                 let file = std::fs::OpenOptions::new().write(true).open(self.at(path));
-                file.and_then(|file| file.set_len(number(size) as u64)).map_err(from_io)?;
+                file.and_then(|file| file.set_len(number(size) as u64)).map_err(|error| from_io(&error))?;
                 nothing()
             }
             ["utimens", path, atime, mtime] => {
@@ -168,7 +168,7 @@ impl Shell {
     }
 
     fn list(&self, path: &str) -> Done {
-        let entries = std::fs::read_dir(self.at(path)).map_err(from_io)?;
+        let entries = std::fs::read_dir(self.at(path)).map_err(|error| from_io(&error))?;
         let mut names: Vec<_> = entries
             .map(|entry| {
                 let entry = entry.unwrap();
@@ -239,8 +239,8 @@ fn text(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| if *byte == 0 { '.' } else { char::from(*byte) }).collect()
 }
 
-fn from_io(error: std::io::Error) -> Errno {
-    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+fn from_io(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 /// The name of an error as the manual has it.

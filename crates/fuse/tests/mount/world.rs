@@ -18,9 +18,10 @@ pub(crate) struct World {
 }
 
 /// Writes down that something could not be tested, where the suite wants to know, and says so.
+#[expect(clippy::print_stderr, reason = "a test that does not run says so")]
 pub(crate) fn skip(why: &str) {
-    let line = format!("mount: {why}");
-    println!("skipped: {line}");
+    let line = format!("skipped: mount: {why}");
+    eprintln!("{line}");
     if let Some(path) = std::env::var_os("FOREBAY_SKIP_LOG") {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         file.and_then(|mut file| writeln!(file, "{line}")).expect("the list of skipped tests can be written");
