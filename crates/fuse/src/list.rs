@@ -1,8 +1,8 @@
 //! Open directories.
 
+use forebay_client::Entry;
 use forebay_client::{ById, Client, File};
 use forebay_model::{FileId, FileKind, Result};
-use forebay_wire::Entry;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

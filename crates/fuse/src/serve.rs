@@ -11,8 +11,8 @@ use crate::errno::errno;
 use crate::list::Listing;
 use crate::open::Open;
 use crate::work::{Serve, id};
+use forebay_client::{RenameMode, XattrMode};
 use forebay_model::{Access, Attr, Error, ErrorKind, Result, may};
-use forebay_wire::{RenameMode, XattrMode};
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,

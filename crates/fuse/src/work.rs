@@ -3,11 +3,11 @@
 use crate::convert::{self, Purpose};
 use crate::open::Handles;
 use crate::speaker::Speaker;
+use forebay_client::IfExists;
 use forebay_client::{Client, File};
 use forebay_model::{
     Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Identity, Result, Special, may,
 };
-use forebay_wire::IfExists;
 use fuser::{FileAttr, FileHandle, INodeNo, Request};
 use std::ffi::OsStr;
 use tokio::runtime::Handle;
