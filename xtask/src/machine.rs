@@ -53,6 +53,7 @@ const PACKAGES: &[Package] = &[
         proof: Proof::Program("fio"),
         why: "an unmodified program that writes, reads and verifies",
     },
+    Package { name: "fuse3", proof: Proof::Program("fusermount3"), why: "mounts of users who are not root" },
     Package { name: "rsync", proof: Proof::Program("rsync"), why: "an unmodified program on a mount" },
     Package { name: "sqlite3", proof: Proof::Program("sqlite3"), why: "an unmodified program on a mount" },
 ];
