@@ -7,13 +7,6 @@ use crate::shell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Who wants a package.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum For {
-    Test,
-    Bench,
-}
-
 /// How we know that a package is there.
 #[derive(Clone, Copy, Debug)]
 enum Proof {
@@ -23,12 +16,11 @@ enum Proof {
     Succeeds(&'static [&'static str]),
 }
 
-/// A system package: its Debian name, its proof, who wants it and what for.
+/// A system package that tests want: its Debian name, its proof and what it is for.
 #[derive(Clone, Copy, Debug)]
 struct Package {
     name: &'static str,
     proof: Proof,
-    wanted: For,
     why: &'static str,
 }
 
@@ -37,45 +29,33 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "util-linux",
         proof: Proof::Program("unshare"),
-        wanted: For::Test,
         why: "mounts and namespaces of a test's own",
     },
-    Package {
-        name: "iproute2",
-        proof: Proof::Program("ip"),
-        wanted: For::Test,
-        why: "networks of a test's own",
-    },
-    Package {
-        name: "e2fsprogs",
-        proof: Proof::Program("mkfs.ext4"),
-        wanted: For::Test,
-        why: "small disks that can be full",
-    },
+    Package { name: "iproute2", proof: Proof::Program("ip"), why: "networks of a test's own" },
+    Package { name: "e2fsprogs", proof: Proof::Program("mkfs.ext4"), why: "small disks that can be full" },
     Package {
         name: "chromium",
         proof: Proof::Program("chromium"),
-        wanted: For::Test,
         why: "a picture of the planner's report, as a browser shows it",
     },
     Package {
         name: "fonts-dejavu-core",
         proof: Proof::Succeeds(&["test", "-d", "/usr/share/fonts/truetype/dejavu"]),
-        wanted: For::Test,
         why: "letters in that picture",
     },
     Package {
         name: "python3-venv",
         proof: Proof::Succeeds(&["python3", "-c", "import ensurepip, venv"]),
-        wanted: For::Test,
         why: "Python modules for tests, apart from the system's",
     },
     Package {
         name: "fio",
         proof: Proof::Program("fio"),
-        wanted: For::Bench,
-        why: "an unmodified program that writes and reads",
+        why: "an unmodified program that writes, reads and verifies",
     },
+    Package { name: "fuse3", proof: Proof::Program("fusermount3"), why: "mounts of users who are not root" },
+    Package { name: "rsync", proof: Proof::Program("rsync"), why: "an unmodified program on a mount" },
+    Package { name: "sqlite3", proof: Proof::Program("sqlite3"), why: "an unmodified program on a mount" },
 ];
 
 /// A Python package: its name in the index, the module that proves it, and what it is for.
@@ -133,7 +113,7 @@ fn packages(install: bool, machine: &mut Machine) {
 
 /// The packages that tests want and that `present` denies.
 fn absent(table: &[Package], present: impl Fn(&Package) -> bool) -> Vec<Package> {
-    table.iter().filter(|package| package.wanted == For::Test && !present(package)).copied().collect()
+    table.iter().filter(|package| !present(package)).copied().collect()
 }
 
 fn is_present(package: &Package) -> bool {
@@ -226,20 +206,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_tests_want_and_lack_is_absent() {
+    fn only_what_is_lacking_is_absent() {
         let names = |present: fn(&Package) -> bool| -> Vec<&str> {
             absent(PACKAGES, present).iter().map(|package| package.name).collect()
         };
         assert!(names(|_| true).is_empty());
         assert!(names(|_| false).contains(&"iproute2"));
-        assert!(!names(|_| false).contains(&"fio"), "fio is for benchmarks");
         assert_eq!(names(|package| package.name != "chromium"), ["chromium"]);
     }
 
     #[test]
     fn proofs_can_fail() {
-        let package =
-            |proof| Package { name: "x", proof, wanted: For::Test, why: "to see the proof at work" };
+        let package = |proof| Package { name: "x", proof, why: "to see the proof at work" };
         assert!(is_present(&package(Proof::Program("sh"))));
         assert!(!is_present(&package(Proof::Program("no-such-program"))));
         assert!(is_present(&package(Proof::Succeeds(&["sh", "-c", "exit 0"]))));

@@ -15,6 +15,25 @@ struct Bar {
     later: bool,
 }
 
+/// Other work on the machine slows one party more than another, and most in the medians: only where medians and best
+/// rounds agree is anything known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    Met,
+    Missed,
+    Unclear,
+}
+
+impl Verdict {
+    fn of(bar: &Bar, median: f64, highest: f64) -> Verdict {
+        match (median >= bar.least, highest >= bar.least) {
+            (true, true) => Verdict::Met,
+            (false, false) => Verdict::Missed,
+            _ => Verdict::Unclear,
+        }
+    }
+}
+
 /// What a figure is divided by.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reference {
@@ -95,7 +114,11 @@ pub(crate) fn text(board: &Board) -> String {
     }
     let _ = writeln!(out);
     for (bar, median, highest) in judged(board) {
-        let verdict = if median >= bar.least { "met" } else { "MISSED" };
+        let verdict = match Verdict::of(&bar, median, highest) {
+            Verdict::Met => "met",
+            Verdict::Missed => "MISSED",
+            Verdict::Unclear => "UNCLEAR",
+        };
         let when = if bar.later { "final bar" } else { "bar" };
         let of = match bar.against {
             Reference::Party(party) => party.to_string(),
@@ -156,9 +179,26 @@ pub(crate) fn json(board: &Board) -> Value {
                 "final": bar.later,
                 "ratio": median,
                 "ratio_of_best": highest,
-                "met": median >= bar.least,
+                "met": Verdict::of(&bar, median, highest) == Verdict::Met,
             })
         })
         .collect();
     json!({ "figures": figures, "bars": bars })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_met_or_missed_only_where_medians_and_best_rounds_agree() {
+        for (median, highest, verdict) in [
+            (0.6, 0.7, Verdict::Met),
+            (0.5, 0.59, Verdict::Missed),
+            (1.5, 0.5, Verdict::Unclear),
+            (0.5, 0.7, Verdict::Unclear),
+        ] {
+            assert_eq!(Verdict::of(&bars()[0], median, highest), verdict, "{median} {highest}");
+        }
+    }
 }

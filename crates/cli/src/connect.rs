@@ -27,7 +27,13 @@ pub(crate) struct Service {
 impl Service {
     /// Connects.
     pub(crate) fn connect(&self) -> Outcome<Client> {
-        let config = self.resolve()?;
+        self.connect_with(|_| {})
+    }
+
+    /// Connects with something else than the defaults.
+    pub(crate) fn connect_with(&self, change: impl FnOnce(&mut ClientConfig)) -> Outcome<Client> {
+        let mut config = self.resolve()?;
+        change(&mut config);
         let address = config.address.clone();
         Client::connect(config).map_err(|error| unreached(&address, &error))
     }

@@ -30,7 +30,8 @@ pub(crate) fn start(config: &Config, settings: Option<&Path>) -> Outcome<Started
     }
 }
 
-fn open_log(path: &Path) -> Outcome<File> {
+/// Opens a log for adding to it.
+pub(crate) fn open_log(path: &Path) -> Outcome<File> {
     let failed = |error| Failure::local("open", path, &error);
     if let Some(dir) = path.parent() {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
@@ -53,6 +54,15 @@ fn spawn(config: &Config, settings: Option<&Path>, log: File) -> Outcome<Child> 
     if config.tcp {
         command.arg("--listen").arg(config.listen.to_string());
     }
+    command.arg("--policy").arg(config.policy.to_string()).arg("--scheduler").arg(config.scheduler.name());
+    command.arg("--lambda").arg(config.lambda.as_millis().to_string());
+    command.arg("--server").arg(config.server.0.to_string());
+    if let Some(rate) = config.device_rate {
+        command.arg("--device-rate").arg(rate.0.to_string());
+    }
+    for peer in &config.peers {
+        command.arg("--peer").arg(peer);
+    }
     if let Some(settings) = settings {
         command.arg("--config").arg(settings);
     }
@@ -61,9 +71,9 @@ fn spawn(config: &Config, settings: Option<&Path>, log: File) -> Outcome<Child> 
 }
 
 /// Why a process ended that should have gone on.
-fn died(child: &mut Child, log: &Path, begin: u64) -> Failure {
+pub(crate) fn died(child: &mut Child, log: &Path, begin: u64) -> Failure {
     let end = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-    let why = last_words(log, begin).unwrap_or_else(|| format!("the server ended ({end})"));
+    let why = last_words(log, begin).unwrap_or_else(|| format!("the process ended ({end})"));
     Failure::Failed(format!("{why} (its log is {})", log.display()))
 }
 

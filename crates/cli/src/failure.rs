@@ -13,6 +13,8 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 pub(crate) enum Failure {
     /// It was called wrongly.
     Usage(String),
+    /// Something that was written is wrong; the second line shows it, and the third points at the place.
+    Pointed(String),
     /// It failed, and this is the sentence to show.
     Failed(String),
     /// Parts of it failed, each of which was shown when it happened.
@@ -36,10 +38,16 @@ impl Failure {
         Failure::Failed(format!("cannot {what} {}: {}{advice}", path.display(), plain(error)))
     }
 
+    /// Something in a file that was given cannot be meant.
+    #[expect(clippy::needless_pass_by_value, reason = "it is what map_err hands over")]
+    pub(crate) fn misread(error: Error) -> Failure {
+        Failure::Usage(error.to_string())
+    }
+
     /// The process's exit code.
     pub(crate) fn code(&self) -> ExitCode {
         match self {
-            Failure::Usage(_) => ExitCode::from(2),
+            Failure::Usage(_) | Failure::Pointed(_) => ExitCode::from(2),
             Failure::Failed(_) | Failure::Reported => ExitCode::FAILURE,
             Failure::Interrupted => ExitCode::from(130),
             Failure::Unread => ExitCode::SUCCESS,
@@ -49,7 +57,7 @@ impl Failure {
     /// The sentence to show, if it was not shown before.
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
-            Failure::Usage(text) | Failure::Failed(text) => Some(text),
+            Failure::Usage(text) | Failure::Pointed(text) | Failure::Failed(text) => Some(text),
             Failure::Interrupted => Some("interrupted"),
             Failure::Reported | Failure::Unread => None,
         }

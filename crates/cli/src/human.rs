@@ -1,6 +1,6 @@
 //! Numbers, times and modes as people read them. Pure.
 
-use forebay_model::{Bytes, FileKind, Time};
+use forebay_model::{Bytes, FileKind, Special, Time};
 use std::time::Duration;
 
 const DAY: i64 = 86_400;
@@ -34,6 +34,10 @@ pub(crate) fn mode(kind: FileKind, mode: u16) -> String {
         FileKind::File => '-',
         FileKind::Directory => 'd',
         FileKind::Symlink => 'l',
+        FileKind::Special(Special::Pipe) => 'p',
+        FileKind::Special(Special::Socket) => 's',
+        FileKind::Special(Special::Character(_)) => 'c',
+        FileKind::Special(Special::Block(_)) => 'b',
     });
     for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
         let bits = mode >> shift;
@@ -55,6 +59,10 @@ pub(crate) fn kind(kind: FileKind) -> &'static str {
         FileKind::File => "file",
         FileKind::Directory => "directory",
         FileKind::Symlink => "symbolic link",
+        FileKind::Special(Special::Pipe) => "named pipe",
+        FileKind::Special(Special::Socket) => "socket",
+        FileKind::Special(Special::Character(_)) => "character device",
+        FileKind::Special(Special::Block(_)) => "block device",
     }
 }
 

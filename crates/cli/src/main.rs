@@ -6,7 +6,10 @@
 //! transfer                put, get, cat
 //! names, edit             ls, stat, du; rm, mv, mkdir, ln
 //! exec, library           unmodified programs, with the library that travels in this binary
+//! mount                   the service as a directory
 //! store                   stores on disk, without a server
+//! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
+//! bench                   how fairly it is shared, measured
 //! plan                    how large the buffer must be
 //! demo                    everything at once, with a crash in the middle
 //! settings, places, connect   forebay.toml, default paths, the way to the service
@@ -14,13 +17,14 @@
 //! ```
 //!
 //! **Invariant**: exit code 0, 1 (it failed) or 2 (it was called wrongly), 130 where somebody interrupted it; an error is one line on standard error that
-//! says what failed, on what, and what to do; no panic reaches the user.
+//! says what failed, on what, and what to do (three where it points at a word of a policy); no panic reaches the user.
 //!
 //! **Deliberately absent**: whatever a library could do: this crate talks to people, and everything else to
 //! `forebay-client`, `forebay-server` and `forebay-store`.
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod completions;
 mod connect;
 mod control;
@@ -30,13 +34,18 @@ mod edit;
 mod exec;
 mod failure;
 mod human;
+mod jobs;
+mod keys;
 mod library;
+mod mount;
 mod names;
 mod output;
 mod places;
 mod plan;
+mod policy;
 mod remote;
 mod settings;
+mod shares;
 mod signals;
 mod store;
 mod transfer;
@@ -64,6 +73,13 @@ enum Command {
     Down(control::Down),
     /// Show what the server is doing
     Status(control::Status),
+    /// Show the jobs that share the service
+    Jobs(jobs::Jobs),
+    /// Show or set how the service is shared
+    #[command(subcommand)]
+    Policy(policy::Command),
+    /// Say what a policy would give each job
+    Shares(shares::Shares),
     /// Copy local files into the buffer
     Put(transfer::Put),
     /// Copy files out of the buffer
@@ -88,6 +104,10 @@ enum Command {
     Du(names::Du),
     /// Run a program that finds Forebay's files under /fb
     Exec(exec::Exec),
+    /// Mount the service at a directory
+    Mount(mount::Mount),
+    /// Unmount it
+    Umount(mount::Umount),
     /// Look at a store, give up its lost bytes, remove it
     #[command(subcommand)]
     Store(store::Store),
@@ -95,10 +115,15 @@ enum Command {
     Plan(Box<plan::PlanArgs>),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
     Demo(demo::Demo),
+    /// Measure how fairly a service is shared
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Print completions for a shell
     Completions(completions::Completions),
     #[command(hide = true)]
     DemoJob(demo::DemoJob),
+    #[command(hide = true)]
+    BenchJob(bench::BenchJob),
 }
 
 fn run(command: Command) -> Outcome {
@@ -106,6 +131,9 @@ fn run(command: Command) -> Outcome {
         Command::Up(up) => up.run(),
         Command::Down(down) => down.run(),
         Command::Status(status) => status.run(),
+        Command::Jobs(jobs) => jobs.run(),
+        Command::Policy(policy) => policy.run(),
+        Command::Shares(shares) => shares.run(),
         Command::Put(put) => put.run(),
         Command::Get(get) => get.run(),
         Command::Cat(cat) => cat.run(),
@@ -118,20 +146,25 @@ fn run(command: Command) -> Outcome {
         Command::Df(df) => df.run(),
         Command::Du(du) => du.run(),
         Command::Exec(exec) => exec.run(),
+        Command::Mount(mount) => mount.run(),
+        Command::Umount(umount) => umount.run(),
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),
+        Command::Bench(bench) => bench.run(),
+        Command::BenchJob(job) => job.run(),
         Command::DemoJob(job) => job.run(),
     }
 }
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(output::confess));
-    let outcome = std::panic::catch_unwind(|| match Cli::try_parse() {
-        Ok(cli) => run(cli.command),
-        Err(error) => usage::explain(&error),
-    });
+    let outcome =
+        std::panic::catch_unwind(|| match Cli::try_parse_from(mount::arguments(std::env::args_os())) {
+            Ok(cli) => run(cli.command),
+            Err(error) => usage::explain(&error),
+        });
     match outcome {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(failure)) => {

@@ -27,12 +27,18 @@ pub(crate) fn message<V: Serialize>(value: &V) -> Outcome {
 
 /// Prints text and ends its line; prints nothing for nothing.
 pub(crate) fn text(shown: impl Display) -> Outcome {
-    let mut shown = shown.to_string();
+    let mut shown = tame(&shown.to_string());
     if shown.is_empty() {
         return Ok(());
     }
     shown.push('\n');
     bytes(shown.as_bytes())
+}
+
+/// Names and labels are other people's words: what would steer a terminal is not passed on.
+fn tame(shown: &str) -> String {
+    let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
+    shown.chars().map(|c| if steers(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 /// Writes bytes to standard output.
@@ -53,10 +59,13 @@ pub(crate) fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Says on standard error what went wrong, in one line.
+/// Says on standard error what went wrong: in one line, unless a place has to be pointed at.
 pub(crate) fn complain(failure: &Failure) {
+    if let Failure::Pointed(text) = failure {
+        return note(format_args!("{text}"));
+    }
     if let Some(text) = failure.text() {
-        note(format_args!("{}", text.replace('\n', " ")));
+        note(format_args!("{}", tame(&text.replace('\n', " "))));
     }
 }
 
@@ -74,4 +83,14 @@ pub(crate) fn confess(info: &PanicHookInfo<'_>) {
     let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
     let what = what.replace('\n', " ");
     note(format_args!("a bug of forebay itself: {what}{place}: please report this line"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tame;
+
+    #[test]
+    fn names_cannot_steer_a_terminal() {
+        assert_eq!(tame("a\u{1b}[2Jb\tc\nd\u{9b}e"), "a\u{fffd}[2Jb\tc\nd\u{fffd}e");
+    }
 }

@@ -51,6 +51,9 @@ impl Settings {
     fn read(path: &Path, text: &str) -> Outcome<Settings> {
         let wrong = |error: toml::de::Error| {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+            if error.message().contains("^") {
+                return Failure::Pointed(format!("{} line {line}: {}", path.display(), error.message()));
+            }
             let what = error.message().replace("unknown field", "unknown key").replace('\n', " ");
             Failure::Usage(format!("{} line {line}: {what}: correct it there", path.display()))
         };

@@ -4,16 +4,18 @@ use crate::failure::{Failure, Outcome};
 use crate::places::Surroundings;
 use crate::settings::Settings;
 use crate::view::Started;
-use crate::{detach, output, signals};
+use crate::{detach, output, policy, signals};
 use clap::Args;
 use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig};
-use forebay_model::Bytes;
-use forebay_server::{Config, Medium, Server, Stopper};
+use forebay_model::{Bytes, ServerId};
+use forebay_policy::share::Discipline;
+use forebay_server::{Config, Medium, Server, Stopper, parse_rate};
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
 
 /// What a server takes when nobody says how much it may.
@@ -43,6 +45,24 @@ pub(crate) struct Up {
     /// The key file for TCP; made if it is not there
     #[arg(long, value_name = "FILE", env = "FOREBAY_KEY", hide_env_values = true)]
     pub(crate) key: Option<PathBuf>,
+    /// How jobs share the server, such as user-then-size-fair
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Option<String>,
+    /// What enforces the policy: stride, tokens, fifo, gift, tbf
+    #[arg(long, value_name = "NAME")]
+    pub(crate) scheduler: Option<Discipline>,
+    /// Serve no more than this, as a device would, such as 400MiB/s
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub(crate) device_rate: Option<Bytes>,
+    /// This server's number among its peers
+    #[arg(long, value_name = "N")]
+    pub(crate) server: Option<u16>,
+    /// Another server of the service, as tcp:host:port; may be given several times
+    #[arg(long = "peer", value_name = "ADDR")]
+    pub(crate) peers: Vec<String>,
+    /// How often servers tell each other of their jobs, in milliseconds
+    #[arg(long, value_name = "MS")]
+    pub(crate) lambda: Option<u64>,
     /// Settings to use instead of the forebay.toml in this directory, ~/.config/forebay or /etc/forebay
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -110,7 +130,15 @@ impl Up {
         let tcp =
             self.listen.is_some() || if file_has("tcp") { settings.server.tcp } else { file_has("listen") };
         let listen = self.listen.unwrap_or(settings.server.listen);
+        let (usual, policy) = (&settings.server, self.policy.as_deref());
+        let policy = policy.map_or(Ok(usual.policy.clone()), |text| policy::read("--policy", text))?;
         Ok(Config {
+            policy,
+            scheduler: self.scheduler.unwrap_or(usual.scheduler),
+            device_rate: self.device_rate.or(usual.device_rate),
+            server: self.server.map_or(usual.server, ServerId),
+            peers: if self.peers.is_empty() { usual.peers.clone() } else { self.peers.clone() },
+            lambda: self.lambda.map_or(usual.lambda, Duration::from_millis),
             store,
             capacity,
             medium,
@@ -175,7 +203,7 @@ fn free_disk(store: &Path) -> Option<Bytes> {
 
 /// Sends what the server has to say to standard error: everything worth knowing where that is a file, only trouble
 /// where somebody sits in front of it.
-fn keep_log(background: bool) {
+pub(crate) fn keep_log(background: bool) {
     let level = match output::is_watched() && !background {
         true => LevelFilter::WARN,
         false => LevelFilter::INFO,

@@ -11,7 +11,7 @@ use crate::{ById, ClientConfig};
 use forebay_model::{
     Attr, Change, Error, ErrorKind, FileId, Gid, Identity, Name, Result, SetTime, Uid, Usage,
 };
-use forebay_wire::{Entry, RenameMode, Sample, Status, Token, Welcome, XattrMode};
+use forebay_wire::{Entry, RenameMode, Sample, Sharing, Status, Token, Welcome, XattrMode};
 use std::path::Path;
 use std::sync::OnceLock;
 use tokio::runtime::{Builder, Runtime};
@@ -113,6 +113,8 @@ blocking! { Client:
     statfs() -> Usage;
     status() -> Status;
     history() -> Vec<Sample>;
+    policy() -> Sharing;
+    set_policy(policy: &str) -> Sharing;
     sync_all() -> ();
     shutdown() -> ();
     ping() -> ();

@@ -4,7 +4,7 @@
 use crate::File;
 use crate::opens::unexpected;
 use crate::session::{Session, Who};
-use forebay_model::{Access, Attr, Change, Error, ErrorKind, FileId, MAX_PATH, Name, Result};
+use forebay_model::{Access, Attr, Change, Error, ErrorKind, FileId, MAX_PATH, Name, Result, Special};
 use forebay_wire::{Entry, IfExists, RenameMode, Reply, Request, Token, XattrMode};
 use std::sync::Arc;
 
@@ -87,13 +87,13 @@ impl ById {
     /// Opens a file.
     pub async fn open(&self, file: FileId, access: Access, truncate: bool) -> Result<File> {
         let opened = self.session.open(&self.who, Request::Open { file, access, truncate }).await?;
-        Ok(File::new(opened.held, &opened.attr, format!("file {file}")))
+        Ok(File::new(opened.held, opened.attr, format!("file {file}")))
     }
 
     /// Takes over a file that another process, or an earlier program of this one, has opened.
     pub async fn reopen(&self, token: Token) -> Result<File> {
         let opened = self.session.open(&self.who, Request::Reopen { token }).await?;
-        Ok(File::new(opened.held, &opened.attr, format!("file {}", token.file)))
+        Ok(File::new(opened.held, opened.attr, format!("file {}", token.file)))
     }
 
     /// Closes an open file by its proof, whoever else in this process still has it: for a process that ends.
@@ -114,7 +114,7 @@ impl ById {
         let label = format!("\"{name}\" in directory {dir}");
         let request = Request::Create { dir, name, mode, access, if_exists };
         let opened = self.session.open(&self.who, request).await?;
-        Ok((File::new(opened.held, &opened.attr, label), opened.created))
+        Ok((File::new(opened.held, opened.attr, label), opened.created))
     }
 
     /// Sets the length of a file.
@@ -125,6 +125,11 @@ impl ById {
     /// Makes a directory.
     pub async fn mkdir(&self, dir: FileId, name: Name, mode: u16) -> Result<Attr> {
         ask!(self, Request::MakeDir { dir, name, mode }, Reply::Attr(attr) => attr)
+    }
+
+    /// Makes a pipe, socket or device.
+    pub async fn make_special(&self, dir: FileId, name: Name, mode: u16, special: Special) -> Result<Attr> {
+        ask!(self, Request::MakeSpecial { dir, name, mode, special }, Reply::Attr(attr) => attr)
     }
 
     /// Removes an empty directory.

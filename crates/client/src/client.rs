@@ -11,7 +11,7 @@ use forebay_model::{
     Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, Result, SetTime, Uid,
     Usage,
 };
-use forebay_wire::{IfExists, RenameMode, Reply, Request, Sample, Status, Welcome, XattrMode};
+use forebay_wire::{IfExists, RenameMode, Reply, Request, Sample, Sharing, Status, Welcome, XattrMode};
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
@@ -326,6 +326,23 @@ impl Client {
         match self.ask(Request::Status).await? {
             Reply::Status(status) => Ok(*status),
             other => Err(unexpected(&Request::Status, &other)),
+        }
+    }
+
+    /// How the service is shared.
+    pub async fn policy(&self) -> Result<Sharing> {
+        match self.ask(Request::GetPolicy).await? {
+            Reply::Sharing(sharing) => Ok(*sharing),
+            other => Err(unexpected(&Request::GetPolicy, &other)),
+        }
+    }
+
+    /// Shares the service by this policy from now on, on all its servers; only root and the service's owner may.
+    pub async fn set_policy(&self, policy: &str) -> Result<Sharing> {
+        let request = Request::SetPolicy { policy: policy.to_owned() };
+        match self.ask(request.clone()).await? {
+            Reply::Sharing(sharing) => Ok(*sharing),
+            other => Err(unexpected(&request, &other)),
         }
     }
 

@@ -66,14 +66,14 @@ impl OpenOptions {
 /// Dropping it closes it in the background; [`File::close`] waits for that.
 pub struct File {
     held: Held,
-    id: FileId,
+    opened: Attr,
     label: String,
     append_only: bool,
 }
 
 impl File {
-    pub(crate) fn new(held: Held, attr: &Attr, label: String) -> File {
-        File { held, id: attr.id, label, append_only: false }
+    pub(crate) fn new(held: Held, opened: Attr, label: String) -> File {
+        File { held, opened, label, append_only: false }
     }
 
     pub(crate) fn known_as(self, label: String, append_only: bool) -> File {
@@ -83,7 +83,13 @@ impl File {
     /// Which file this is.
     #[must_use]
     pub fn id(&self) -> FileId {
-        self.id
+        self.opened.id
+    }
+
+    /// Its attributes as they were when it was opened.
+    #[must_use]
+    pub fn opened(&self) -> &Attr {
+        &self.opened
     }
 
     /// The server's proof that it is open.
@@ -150,6 +156,11 @@ impl File {
         self.tell("truncate", Request::Truncate { token: self.token(), size }).await
     }
 
+    /// Makes the file at least so long, and never shorter. What is new is zero.
+    pub async fn extend(&self, size: u64) -> Result<()> {
+        self.tell("extend", Request::Extend { token: self.token(), size }).await
+    }
+
     /// Turns a range into zeros; the length stays. An empty range is refused, as `fallocate` does.
     pub async fn punch(&self, offset: u64, len: u64) -> Result<()> {
         self.tell("punch a hole into", Request::Punch { token: self.token(), offset, len }).await
@@ -162,7 +173,7 @@ impl File {
 
     /// The file's attributes.
     pub async fn stat(&self) -> Result<Attr> {
-        let request = Request::GetAttr { file: self.id };
+        let request = Request::GetAttr { file: self.opened.id };
         match self.ask("stat", request.clone()).await? {
             Reply::Attr(attr) => Ok(attr),
             other => self.within("stat", Err(unexpected(&request, &other))),

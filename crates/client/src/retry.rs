@@ -19,6 +19,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Close { .. }
         | Request::Truncate { .. }
         | Request::TruncateFile { .. }
+        | Request::Extend { .. }
         | Request::Punch { .. }
         | Request::Sync { .. }
         | Request::SyncAll
@@ -29,11 +30,15 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::StatFs
         | Request::Status
         | Request::History { .. }
+        | Request::GetPolicy
+        | Request::SetPolicy { .. }
+        | Request::Exchange(_)
         | Request::Read { .. } => true,
         Request::Create { if_exists, .. } => *if_exists != IfExists::Refuse,
         Request::SetXattr { mode, .. } => *mode == XattrMode::Any,
         Request::Write { at, .. } => matches!(at, At::Offset(_)),
         Request::MakeDir { .. }
+        | Request::MakeSpecial { .. }
         | Request::RemoveDir { .. }
         | Request::Unlink { .. }
         | Request::Rename { .. }

@@ -13,6 +13,22 @@ pub enum FileKind {
     Directory,
     /// A symbolic link.
     Symlink,
+    /// A meeting point of programs on one machine: it has a name and attributes here, and no bytes.
+    Special(Special),
+}
+
+/// What is opened by the kernel of the machine it is opened on, not by the service.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Special {
+    /// A named pipe.
+    Pipe,
+    /// A socket.
+    Socket,
+    /// A character device, by the kernel's number for it.
+    Character(u32),
+    /// A block device, by the kernel's number for it.
+    Block(u32),
 }
 
 /// The attributes of a file, as `stat` shows them.

@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod route;
-mod share;
+pub mod share;
 
 pub use route::{Mode, Route, Write, route};
-pub use share::{Cost, Fifo, OPERATION, Scheduler, Ticket};
+pub use share::{Cost, Fifo, Next, OPERATION, Request, Scheduler, Tick, Ticket};

@@ -8,7 +8,7 @@ use crate::errno::{Outcome, fail};
 use crate::opening::open_place;
 use crate::place::{locate, ours};
 use crate::{descriptors, engine, hook, mem};
-use forebay_model::{FileId, FileKind};
+use forebay_model::{FileId, FileKind, Special};
 use libc::{DIR, c_char, c_int, c_long, c_void, dirent64, size_t, ssize_t};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -81,6 +81,10 @@ fn type_of(kind: FileKind) -> u8 {
         FileKind::File => libc::DT_REG,
         FileKind::Directory => libc::DT_DIR,
         FileKind::Symlink => libc::DT_LNK,
+        FileKind::Special(Special::Pipe) => libc::DT_FIFO,
+        FileKind::Special(Special::Socket) => libc::DT_SOCK,
+        FileKind::Special(Special::Character(_)) => libc::DT_CHR,
+        FileKind::Special(Special::Block(_)) => libc::DT_BLK,
     }
 }
 

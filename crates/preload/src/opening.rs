@@ -85,6 +85,8 @@ async fn find(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<La
 async fn enter(by_id: &ById, attr: &Attr, flags: c_int) -> Result<Found> {
     match attr.kind {
         FileKind::Symlink => Err(ErrorKind::TooManyLinks.into()),
+        // The kernel that would have to open it does not know it.
+        FileKind::Special(_) => Err(ErrorKind::Unsupported.into()),
         FileKind::Directory if flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0 => {
             Err(ErrorKind::IsDirectory.into())
         }
@@ -223,26 +225,28 @@ hook::hooks! {
     fn [openat2](dirfd: c_int, path: *const c_char, how: *const How, size: usize) -> c_int, at path =>
         open_how(dirfd, path, how, size);
     fn [umask](mask: mode_t) -> mode_t => note_mask(mask);
-    fn [mkfifo](path: *const c_char, _mode: mode_t) -> c_int, at path =>
-        { locate(libc::AT_FDCWD, path)?; fail(libc::EPERM) };
-    fn [mkfifoat](dirfd: c_int, path: *const c_char, _mode: mode_t) -> c_int, at path =>
-        { locate(dirfd, path)?; fail(libc::EPERM) };
-    fn [mknod](path: *const c_char, mode: mode_t, _dev: libc::dev_t) -> c_int, at path =>
-        make_node(libc::AT_FDCWD, path, mode);
-    fn [mknodat](dirfd: c_int, path: *const c_char, mode: mode_t, _dev: libc::dev_t) -> c_int, at path =>
-        make_node(dirfd, path, mode);
-    fn [__xmknod](_version: c_int, path: *const c_char, mode: mode_t, _dev: *mut libc::dev_t) -> c_int, at path =>
-        make_node(libc::AT_FDCWD, path, mode);
-    fn [__xmknodat](_version: c_int, dirfd: c_int, path: *const c_char, mode: mode_t, _dev: *mut libc::dev_t)
-        -> c_int, at path => make_node(dirfd, path, mode);
+    fn [mkfifo](path: *const c_char, mode: mode_t) -> c_int, at path =>
+        make_node(libc::AT_FDCWD, path, mode & 0o7777 | libc::S_IFIFO, 0);
+    fn [mkfifoat](dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int, at path =>
+        make_node(dirfd, path, mode & 0o7777 | libc::S_IFIFO, 0);
+    fn [mknod](path: *const c_char, mode: mode_t, dev: libc::dev_t) -> c_int, at path =>
+        make_node(libc::AT_FDCWD, path, mode, dev);
+    fn [mknodat](dirfd: c_int, path: *const c_char, mode: mode_t, dev: libc::dev_t) -> c_int, at path =>
+        make_node(dirfd, path, mode, dev);
+    fn [__xmknod](_version: c_int, path: *const c_char, mode: mode_t, dev: *const libc::dev_t) -> c_int, at path =>
+        { locate(libc::AT_FDCWD, path)?; make_node(libc::AT_FDCWD, path, mode, crate::mem::take(dev)?) };
+    fn [__xmknodat](_version: c_int, dirfd: c_int, path: *const c_char, mode: mode_t, dev: *const libc::dev_t)
+        -> c_int, at path => { locate(dirfd, path)?; make_node(dirfd, path, mode, crate::mem::take(dev)?) };
 }
 
-/// Only regular files can be made; Forebay holds no devices, pipes or sockets.
-fn make_node(dirfd: c_int, path: *const c_char, mode: mode_t) -> Outcome<c_int> {
+/// Special files have a name and attributes; they cannot be opened here.
+fn make_node(dirfd: c_int, path: *const c_char, mode: mode_t, dev: libc::dev_t) -> Outcome<c_int> {
     let place = locate(dirfd, path)?;
-    if mode & libc::S_IFMT != libc::S_IFREG && mode & libc::S_IFMT != 0 {
-        return fail(libc::EPERM);
-    }
-    let fd = open_place(&place, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, mode & 0o7777)?;
-    crate::descriptors::close_fd(fd)
+    let Some(special) = crate::stat::special(mode, dev)? else {
+        let fd = open_place(&place, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, mode & 0o7777)?;
+        return crate::descriptors::close_fd(fd);
+    };
+    let (entry, mode) = (place.entry(ErrorKind::Exists)?, masked(mode));
+    engine::run(|engine| engine.by_id().make_special(entry.dir, entry.name, mode, special))?;
+    Ok(0)
 }

@@ -3,7 +3,7 @@
 use crate::errno::{Outcome, Stop, fail};
 use crate::place::{Subject, ours, subject};
 use crate::{engine, hook, mem};
-use forebay_model::{Access, Attr, FileId, FileKind, Gid, Identity, Time, Uid, may};
+use forebay_model::{Access, Attr, FileId, FileKind, Gid, Identity, Special, Time, Uid, may};
 use libc::{c_char, c_int, c_uint, stat as Stat, statfs as StatFs, statvfs as StatVfs, statx as Statx};
 
 /// No device has this number: `fb` as a file system of its own.
@@ -20,7 +20,36 @@ pub(crate) fn type_bits(kind: FileKind) -> u32 {
         FileKind::File => libc::S_IFREG,
         FileKind::Directory => libc::S_IFDIR,
         FileKind::Symlink => libc::S_IFLNK,
+        FileKind::Special(Special::Pipe) => libc::S_IFIFO,
+        FileKind::Special(Special::Socket) => libc::S_IFSOCK,
+        FileKind::Special(Special::Character(_)) => libc::S_IFCHR,
+        FileKind::Special(Special::Block(_)) => libc::S_IFBLK,
     }
+}
+
+/// Major and minor number of a device, from the kernel's own form of it.
+fn device(kind: FileKind) -> (u32, u32) {
+    match kind {
+        FileKind::Special(Special::Character(number) | Special::Block(number)) => {
+            (number >> 8 & 0xfff, number & 0xff | number >> 12 & 0xfff00)
+        }
+        _ => (0, 0),
+    }
+}
+
+/// What a special file of this mode and device is; `None` for a regular one.
+pub(crate) fn special(mode: u32, dev: libc::dev_t) -> Outcome<Option<Special>> {
+    let (major, minor) = (libc::major(dev), libc::minor(dev));
+    let number = minor & 0xff | major << 8 | (minor & !0xff) << 12;
+    Ok(match mode & libc::S_IFMT {
+        0 | libc::S_IFREG => None,
+        libc::S_IFIFO => Some(Special::Pipe),
+        libc::S_IFSOCK => Some(Special::Socket),
+        libc::S_IFCHR => Some(Special::Character(number)),
+        libc::S_IFBLK => Some(Special::Block(number)),
+        libc::S_IFDIR => return fail(libc::EPERM),
+        _ => return fail(libc::EINVAL),
+    })
 }
 
 fn classic(attr: &Attr) -> Stat {
@@ -32,6 +61,8 @@ fn classic(attr: &Attr) -> Stat {
     stat.st_mode = type_bits(attr.kind) | u32::from(attr.mode);
     stat.st_uid = attr.uid.0;
     stat.st_gid = attr.gid.0;
+    let (major, minor) = device(attr.kind);
+    stat.st_rdev = libc::makedev(major, minor);
     stat.st_size = attr.size as i64;
     stat.st_blksize = BLOCK as libc::blksize_t;
     stat.st_blocks = attr.buffered.div_ceil(SECTOR) as i64;
@@ -61,6 +92,7 @@ fn extended(attr: &Attr) -> Statx {
     stat.stx_blocks = attr.buffered.div_ceil(SECTOR);
     (stat.stx_atime, stat.stx_mtime, stat.stx_ctime) = (time(attr.atime), time(attr.mtime), time(attr.ctime));
     (stat.stx_dev_major, stat.stx_dev_minor) = DEVICE;
+    (stat.stx_rdev_major, stat.stx_rdev_minor) = device(attr.kind);
     stat
 }
 

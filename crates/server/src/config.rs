@@ -2,8 +2,11 @@
 
 use crate::human;
 use forebay_model::{Bytes, Error, ErrorKind, Result, ServerId};
+use forebay_policy::OPERATION;
+use forebay_policy::share::{Discipline, Policy, Trust};
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -47,10 +50,49 @@ pub struct Config {
     /// The key that TCP clients prove to hold, made if missing; `STORE.key` beside the store if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
+    /// How the server is shared between jobs.
+    pub policy: Policy,
+    /// What enforces the policy.
+    pub scheduler: Discipline,
+    /// What an operation costs a job besides its bytes.
+    #[serde(with = "human::size")]
+    pub operation_cost: Bytes,
+    /// Serve no more than this a second, as a device would: for demonstrations and tests of sharing.
+    #[serde(with = "human::rate", skip_serializing_if = "Option::is_none")]
+    pub device_rate: Option<Bytes>,
+    /// The other servers of the service, as `tcp:host:port`; all have the same key.
+    pub peers: Vec<String>,
+    /// How often servers tell each other of their jobs.
+    #[serde(with = "human::time")]
+    pub lambda: Duration,
+    /// What is believed of jobs that nobody vouches for.
+    pub trust: Belief,
     /// How much is allowed.
     pub limits: Limits,
     /// How long things may take.
     pub times: Times,
+}
+
+/// What is believed of jobs that neither root nor the service's owner vouches for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Belief {
+    /// Most nodes.
+    pub nodes: u32,
+    /// Highest priority.
+    pub priority: u32,
+}
+
+impl Default for Belief {
+    fn default() -> Belief {
+        Belief { nodes: 1024, priority: 1 }
+    }
+}
+
+impl Belief {
+    pub(crate) fn trust(self) -> Trust {
+        Trust { most_nodes: self.nodes.max(1), most_priority: self.priority }
+    }
 }
 
 /// How much is allowed: at each bound the caller is told, and nothing grows.
@@ -114,6 +156,13 @@ impl Default for Config {
             tcp: true,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7411)),
             key: None,
+            policy: "user-then-size-fair".parse().expect("a policy"),
+            scheduler: Discipline::default(),
+            operation_cost: Bytes(OPERATION.0),
+            device_rate: None,
+            peers: Vec::new(),
+            lambda: Duration::from_millis(500),
+            trust: Belief::default(),
             limits: Limits::default(),
             times: Times::default(),
         }
@@ -131,7 +180,7 @@ impl Default for Limits {
             in_flight: 64,
             turns: 16,
             waiting: 4096,
-            jobs: 4096,
+            jobs: 16_384,
         }
     }
 }
@@ -196,6 +245,7 @@ impl Config {
             ("session", times.session),
             ("stall", times.stall),
         ];
+        self.check_sharing()?;
         match spans.iter().find(|(_, span)| span.is_zero()) {
             Some((name, _)) => {
                 Err(Error::new(ErrorKind::Invalid, format!("times.{name} is 0: nothing could ever be done")))
@@ -203,6 +253,37 @@ impl Config {
             None => Ok(()),
         }
     }
+}
+
+/// Most servers of a service.
+const MOST_PEERS: usize = 1024;
+/// Shortest and longest interval of the exchange between servers.
+const LAMBDA: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
+
+impl Config {
+    fn check_sharing(&self) -> Result<()> {
+        let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, text));
+        if !LAMBDA.contains(&self.lambda) {
+            return invalid(format!("lambda is {:?}: choose 10ms to 60s", self.lambda));
+        }
+        if self.peers.len() > MOST_PEERS {
+            return invalid(format!("{} peers: a service has at most {MOST_PEERS}", self.peers.len()));
+        }
+        if let Some(peer) = self.peers.iter().find(|peer| host_and_port(peer).is_none()) {
+            return invalid(format!("peers: \"{peer}\" is no address: write tcp:host:port"));
+        }
+        if self.device_rate == Some(Bytes(0)) {
+            return invalid("device_rate is 0: nothing could ever be done".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// `tcp:host:port` without its `tcp:`.
+pub(crate) fn host_and_port(peer: &str) -> Option<&str> {
+    let place = peer.strip_prefix("tcp:").unwrap_or(peer);
+    let (host, port) = place.rsplit_once(':')?;
+    (!host.is_empty() && port.parse::<u16>().is_ok()).then_some(place)
 }
 
 /// `/data/store` → `/data/store.sock`: the store's own directory is private, its socket is not.
@@ -248,6 +329,29 @@ mod tests {
         assert_eq!(config, expected);
         assert_eq!(toml::from_str::<Config>("").unwrap(), Config::default());
         for bad in ["capaticy = 1", "capacity = 'much'", "[times]\nstall = 'soon'", "medium = 'paper'"] {
+            assert!(toml::from_str::<Config>(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sharing_is_read_and_checked() {
+        let text = "policy = 'group-user-size-fair'\nscheduler = 'tokens'\ndevice_rate = '400MiB/s'\n\
+                    lambda = '200ms'\npeers = ['tcp:b:7411']\noperation_cost = '8KiB'\n[trust]\nnodes = 1\n";
+        let config: Config = toml::from_str(text).unwrap();
+        assert_eq!(config.policy.to_string(), "group-then-user-then-size-fair");
+        assert_eq!((config.scheduler, config.device_rate), (Discipline::Tokens, Some(Bytes::mib(400))));
+        assert_eq!((config.lambda, config.trust.nodes), (Duration::from_millis(200), 1));
+        assert!(config.check().is_ok());
+        for (bad, says) in [
+            ("lambda = '1ms'", "lambda"),
+            ("peers = ['nowhere']", "nowhere"),
+            ("peers = ['tcp::7']", "tcp::7"),
+            ("device_rate = 0", "device_rate"),
+        ] {
+            let config: Config = toml::from_str(bad).unwrap();
+            assert!(config.check().unwrap_err().to_string().contains(says), "{bad}");
+        }
+        for bad in ["policy = 'sise-fair'", "scheduler = 'lottery'", "device_rate = 'fast'"] {
             assert!(toml::from_str::<Config>(bad).is_err(), "{bad}");
         }
     }

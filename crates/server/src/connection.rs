@@ -6,7 +6,7 @@ use crate::link::{Inbox, Outbox, gone};
 use crate::service::{Caller, Service, stopped};
 use crate::session::Session;
 use crate::transport::Transport;
-use crate::{control, data};
+use crate::{control, data, people};
 use forebay_model::{Error, ErrorKind, Identity, Result};
 use forebay_wire::{Call, Channel, FrameKind, Header, Request, body};
 use std::sync::Arc;
@@ -94,7 +94,8 @@ fn enter(service: &Service, guest: Guest) -> Result<Entered<'_>> {
         Error::new(ErrorKind::Busy, text)
     })?;
     let session = service.sessions.attach((guest.hello.client, guest.identity.uid), service.age())?;
-    let job = service.jobs.join(&guest.hello.job, service.store.data().now())?;
+    let caller = people::caller(&guest.identity, service.trusts(&guest.identity));
+    let job = service.jobs.join(&guest.hello.job, &caller, service.store.data().now())?;
     Ok((guest, session, job, place))
 }
 

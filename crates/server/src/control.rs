@@ -6,11 +6,11 @@
 
 use crate::connection::{Connection, Waited};
 use crate::handle::{Class, class};
+use crate::jobs::Membership;
 use crate::link::gone;
 use crate::service::{Caller, Service};
 use crate::turns::Entry;
 use forebay_model::{Error, ErrorKind, Result};
-use forebay_policy::OPERATION;
 use forebay_wire::{Answer, Header, Request};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -76,18 +76,25 @@ fn begin(
     let (service, class) = (&connection.service, class(&request));
     let entry = match class {
         Class::Urgent | Class::Data => return Ok(Some((id, service.handle(&caller, request)))),
-        Class::Usual | Class::Slow => match service.turns.enter(connection.job.id(), OPERATION) {
-            Ok(entry) => entry,
-            Err(error) => return Ok(Some((id, Err(error)))),
-        },
+        Class::Errand => None,
+        Class::Usual | Class::Slow => {
+            match connection.job.enter(service.turns.price(0), service.store.data().now()) {
+                Ok(entry) => Some(entry),
+                Err(error) => return Ok(Some((id, Err(error)))),
+            }
+        }
     };
     match (class, entry) {
-        (Class::Usual, Entry::Now(_turn)) => Ok(Some((id, service.handle(&caller, request)))),
+        (Class::Usual, Some(Entry::Now(turn))) => {
+            connection.job.got(&turn);
+            Ok(Some((id, service.handle(&caller, request))))
+        }
         (class, entry) => {
             *aside += 1;
-            let (service, promise) = (service.clone(), Promise { id, answer: None, tell: tell.clone() });
+            let promise = Promise { id, answer: None, tell: tell.clone() };
+            let (service, job) = (service.clone(), connection.job.clone());
             tokio::spawn(async move {
-                promise.keep(later(service, caller, request, class, entry).await);
+                promise.keep(later(service, &job, caller, request, class, entry).await);
             });
             Ok(None)
         }
@@ -121,17 +128,23 @@ fn failed() -> Error {
 
 async fn later(
     service: Arc<Service>,
+    job: &Membership,
     caller: Caller,
     request: Request,
     class: Class,
-    entry: Entry,
+    entry: Option<Entry>,
 ) -> Answer {
-    let turn = entry.turn().await?;
-    if class != Class::Slow {
-        return service.handle(&caller, request);
+    if let Some(entry) = entry {
+        let turn = job.wait(entry).await?;
+        if class != Class::Slow {
+            return service.handle(&caller, request);
+        }
+        // A device is waited for without the turn: that would stop others who need no device.
+        drop(turn);
     }
-    // A device is waited for without the turn: that would stop others who need no device.
-    drop(turn);
+    if let Request::SetPolicy { policy } = &request {
+        return service.set_policy(&caller, policy).await;
+    }
     let _place = service.syncs.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
     let work = service.clone();
     let done = tokio::task::spawn_blocking(move || work.handle(&caller, request)).await;

@@ -2,10 +2,11 @@
 //!
 //! The way of a write: header and body are read, the token is checked, the route chosen; when the first byte of the
 //! payload has come, the turn is waited for, with the payload still in the socket; then space is reserved, filled
-//! from the socket with no copy in between, and committed. Whatever goes wrong before the payload was read, it is
+//! from the socket with no copy in between, one turn for every slice, and committed. Whatever goes wrong before the payload was read, it is
 //! read and thrown away, so that the connection stays in step; an error inside the payload ends the connection.
 //!
-//! The way of a read: token, turn, pieces pinned in their regions, and from there to the socket.
+//! The way of a read: token, turn, pieces pinned in their regions, and from there to the socket, one turn for every
+//! slice.
 
 use crate::connection::{Connection, Waited};
 use crate::link::gone;
@@ -15,6 +16,7 @@ use forebay_model::{Access, Bytes, Error, ErrorKind, Result};
 use forebay_policy::{Cost, Route, Write, route};
 use forebay_store::{Filled, Grant, Piece, Place};
 use forebay_wire::{At, Header, MAX_PAYLOAD, Reply, Request, Token};
+use std::collections::VecDeque;
 use tokio::time::Instant;
 
 /// How much is read at once: what is checksummed next is still in the cache.
@@ -93,7 +95,7 @@ impl Connection {
         payload: &mut Payload,
     ) -> Result<Option<Reply>, Failure> {
         // Held to the end, so that the file cannot go while its bytes come.
-        let _hold = self.service.claim(caller, token, Access::WRITE)?;
+        let hold = self.service.claim(caller, token, Access::WRITE)?;
         let (place, offset) = match at {
             At::Offset(offset) => (Place::At(offset), Some(offset)),
             At::End => (Place::End, None),
@@ -109,15 +111,14 @@ impl Connection {
         match route(self.service.mode, Write { offset, len: Bytes(u64::from(len)) }) {
             Route::Buffer => {}
         }
+        self.service.shed_set_id(caller, &hold)?;
         self.flush_first(len).await?;
         self.first_byte(payload).await?;
-        let turn = self.turn(len).await?;
-        // From now on somebody's reservation may wait for this peer: the time to fill it starts here.
-        payload.deadline = self.deadline();
-        let mut pace = Pace::new(turn, self.service.config.times.stall, payload.deadline);
+        let slice = len.min(self.service.turns.slice());
+        let turn = self.turn(self.service.turns.price(slice)).await?;
+        let mut pace = self.pace(turn, slice, payload);
         let parts = self.receive(token, payload, &mut pace).await?;
         let done = self.service.store.data().commit(token.file, place, parts, self.job.id())?;
-        self.job.wrote(u64::from(len));
         Ok(Some(Reply::Written { offset: done.offset }))
     }
 
@@ -147,14 +148,29 @@ impl Connection {
     ) -> Result<u32, Failure> {
         let (mut filled, mut crc) = (0, 0);
         while filled < space.len() {
-            let end = space.len().min(filled + CHUNK);
+            if pace.left() == 0 {
+                let slice = payload.left.min(self.service.turns.slice());
+                let turn = self.turn(Cost(u64::from(slice))).await?;
+                *pace = self.pace(turn, slice, payload);
+            }
+            let end = space.len().min(filled + CHUNK.min(pace.left() as usize));
             let step = pace.step(self.inbox.read_into(&mut space[filled..end])).await;
             let count = self.progress(step)?;
             crc = crc32c::crc32c_append(crc, &space[filled..filled + count]);
             filled += count;
-            payload.left -= u32::try_from(count).expect("a payload has few MiB");
+            let moved = u32::try_from(count).expect("a payload has few MiB");
+            payload.left -= moved;
+            pace.moved(moved);
+            self.job.wrote(u64::from(moved));
         }
         Ok(crc)
+    }
+
+    /// The pace for a slice of a payload. From now on somebody's reservation may wait for this peer: the time to fill
+    /// it starts here, and again with every slice, because the peer cannot help having to wait for its turn.
+    fn pace(&self, turn: Turn, slice: u32, payload: &mut Payload) -> Pace {
+        payload.deadline = self.deadline();
+        Pace::new(turn, slice, self.service.config.times.stall, payload.deadline)
     }
 
     /// Space for a payload, or for the first part of it.
@@ -176,41 +192,38 @@ impl Connection {
     ) -> Result<Option<Reply>, Failure> {
         let _hold = self.service.claim(caller, token, Access::READ)?;
         let len = len.min(MAX_PAYLOAD);
-        let turn = self.turn(len).await?;
+        let asked = len.min(self.service.turns.slice());
+        let mut turn = self.turn(self.service.turns.price(asked)).await?;
         let pieces = self.service.store.data().read(token.file, offset, len)?;
         // Asked only where nothing was read: a directory has no bytes.
         if pieces.is_empty() && self.service.is_directory(token.file) {
             return Err(Error::from(ErrorKind::IsDirectory).into());
         }
-        let (mut slices, mut total) = (Vec::with_capacity(pieces.len()), 0);
-        for piece in &pieces {
-            match piece {
-                Piece::Bytes(view) => {
-                    let bytes: &[u8] = view.as_ref();
-                    total += bytes.len();
-                    slices.push(bytes);
-                }
-                Piece::Zeros(count) => {
-                    let mut left = *count as usize;
-                    total += left;
-                    while left > 0 {
-                        let some = left.min(ZEROS.len());
-                        slices.push(&ZEROS[..some]);
-                        left -= some;
-                    }
-                }
+        let (mut rest, total) = bytes_of(&pieces);
+        self.outbox.announce(header.id, total).map_err(Failure::Broken)?;
+        let mut slice = total.min(self.service.turns.slice());
+        turn.spare(u64::from(asked - slice));
+        let mut left = total;
+        loop {
+            let some = cut(&mut rest, slice as usize);
+            let times = self.service.config.times;
+            let mut pace = Pace::new(turn, slice, times.stall, Instant::now() + times.answer);
+            self.outbox.send_data(&some, &mut pace).await.map_err(Failure::Broken)?;
+            pace.moved(slice);
+            self.job.read(u64::from(slice));
+            left -= slice;
+            if left == 0 {
+                return Ok(None);
             }
+            slice = left.min(self.service.turns.slice());
+            // The answer is on its way: an error can no longer be one.
+            turn = self.turn(Cost(u64::from(slice))).await.map_err(Failure::Broken)?;
         }
-        let times = self.service.config.times;
-        let mut pace = Pace::new(turn, times.stall, Instant::now() + times.answer);
-        let total = u32::try_from(total).expect("no more than was asked for");
-        self.outbox.send_data(header.id, total, &slices, &mut pace).await.map_err(Failure::Broken)?;
-        self.job.read(u64::from(total));
-        Ok(None)
     }
 
-    async fn turn(&self, len: u32) -> Result<Turn> {
-        self.service.turns.take(self.job.id(), Cost::of(Bytes(u64::from(len)))).await
+    async fn turn(&self, cost: Cost) -> Result<Turn> {
+        let entry = self.job.enter(cost, self.service.store.data().now())?;
+        self.job.wait(entry).await
     }
 
     /// Answers gathered so far go out before the socket is waited for: the peer may send the rest only after.
@@ -269,6 +282,46 @@ impl Connection {
             format!("a payload did not come within {limit:?}: its space is given up"),
         )
     }
+}
+
+/// What was read as slices of memory, and how much it is.
+fn bytes_of(pieces: &[Piece]) -> (VecDeque<&[u8]>, u32) {
+    let (mut slices, mut total) = (VecDeque::with_capacity(pieces.len()), 0);
+    for piece in pieces {
+        match piece {
+            Piece::Bytes(view) => {
+                let bytes: &[u8] = view.as_ref();
+                total += bytes.len();
+                slices.push_back(bytes);
+            }
+            Piece::Zeros(count) => {
+                let mut left = *count as usize;
+                total += left;
+                while left > 0 {
+                    let some = left.min(ZEROS.len());
+                    slices.push_back(&ZEROS[..some]);
+                    left -= some;
+                }
+            }
+        }
+    }
+    (slices, u32::try_from(total).expect("no more than was asked for"))
+}
+
+/// Takes so many bytes off the front.
+fn cut<'a>(slices: &mut VecDeque<&'a [u8]>, mut len: usize) -> Vec<&'a [u8]> {
+    let mut taken = Vec::new();
+    while len > 0
+        && let Some(first) = slices.pop_front()
+    {
+        let (some, rest) = first.split_at(len.min(first.len()));
+        if !rest.is_empty() {
+            slices.push_front(rest);
+        }
+        len -= some.len();
+        taken.push(some);
+    }
+    taken
 }
 
 fn left() -> Error {

@@ -67,7 +67,8 @@ pub(crate) async fn refuse(error: Error, outbox: &mut Outbox) {
     outbox.close().await;
 }
 
-async fn message(inbox: &mut Inbox, kind: FrameKind) -> Result<Vec<u8>> {
+/// The body of the next frame, which has to be of this kind.
+pub(crate) async fn message(inbox: &mut Inbox, kind: FrameKind) -> Result<Vec<u8>> {
     need(inbox, HEADER).await?;
     let header = inbox.take_header()?;
     if header.kind != kind {

@@ -120,10 +120,25 @@ mod tests {
     use super::*;
     use forebay_model::Job;
     use forebay_store::MemoryKv;
+    use forebay_wire::JobState;
 
     fn status(label: &str, written: u64, read: u64) -> JobStatus {
         let job = Job { label: label.into(), user: "u".into(), group: "g".into(), nodes: 1, priority: 0 };
-        JobStatus { id: job.id(), job, written, read, requests: 0, seen: Stamp(0), connections: 1 }
+        JobStatus {
+            id: job.id(),
+            job,
+            written,
+            read,
+            requests: 0,
+            seen: Stamp(0),
+            connections: 1,
+            state: JobState::Idle,
+            operations: 0,
+            waited: 0,
+            waiting: 0,
+            share: 0,
+            recent: 0,
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Sizes and times as people write them in a configuration file.
 
+use forebay_model::Bytes;
 use serde::{Deserialize, Deserializer, Serializer, de};
 use std::time::Duration;
 
@@ -47,6 +48,38 @@ pub(crate) mod maybe_size {
     }
 }
 
+/// `400MiB/s`, or a number of bytes a second; nothing may be said.
+pub(crate) mod rate {
+    use super::{Deserialize, Deserializer, NumberOrText, Serializer, de};
+    use forebay_model::Bytes;
+
+    #[allow(clippy::ref_option, clippy::trivially_copy_pass_by_ref)]
+    pub(crate) fn serialize<S: Serializer>(rate: &Option<Bytes>, out: S) -> Result<S::Ok, S::Error> {
+        match rate {
+            Some(rate) => out.serialize_some(&rate.0),
+            None => out.serialize_none(),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Bytes>, D::Error> {
+        match NumberOrText::deserialize(input)? {
+            NumberOrText::Number(bytes) => Ok(Some(Bytes(bytes))),
+            NumberOrText::Text(text) => super::parse_rate(&text).map(Some).map_err(de::Error::custom),
+        }
+    }
+}
+
+/// Reads `400MiB/s`.
+pub fn parse_rate(text: &str) -> Result<Bytes, String> {
+    let help = || format!("\"{text}\" is not a rate: write a size per second, such as 400MiB/s");
+    let size = text.trim();
+    let size = size.strip_suffix("/s").unwrap_or(size);
+    match size.parse::<Bytes>().map_err(|_| help())? {
+        Bytes(0) => Err(format!("\"{text}\" is no rate at all: leave it away for no modelled device")),
+        rate => Ok(rate),
+    }
+}
+
 /// `30s`, `500ms`, `2min`, or a number of seconds.
 pub(crate) mod time {
     use super::{Deserialize, Deserializer, Duration, NumberOrText, Serializer, de, parse_time};
@@ -82,6 +115,16 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_are_read() {
+        for (text, bytes) in [("400MiB/s", 400 << 20), ("1 GB/s", 1_000_000_000), ("77", 77)] {
+            assert_eq!(parse_rate(text), Ok(Bytes(bytes)), "{text}");
+        }
+        for bad in ["", "0", "0MiB/s", "fast", "3MiB/min", "MiB/s"] {
+            assert!(parse_rate(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn times_are_read() {

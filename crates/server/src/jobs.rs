@@ -1,104 +1,266 @@
-//! What each job has done here.
+//! The job monitor: who is here, what each job has done, and whether it still works.
+//!
+//! A job comes with its first connection, described as far as it is believed ([`Trust`]). It is *active* while it
+//! asks for turns (within the last [`LATELY`]) or waits for one, *idle* while it is connected, and *gone* with its
+//! last connection: a clean exit closes that, and where a machine died in silence, the heartbeats that clients send
+//! on their control connection stop, and the server closes it after `times.session`. Its share is spread at once
+//! when it is idle, and its place in the scheduler given back when it is gone; its counts stay until the table needs
+//! the room.
 
+use crate::turns::{Entry, Turn, Turns};
 use forebay_model::{Error, ErrorKind, Job, JobId, Result, Stamp};
-use forebay_wire::JobStatus;
+use forebay_policy::Cost;
+use forebay_policy::share::{Caller, Doubt, Trust};
+use forebay_wire::{JobState, JobStatus};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Most jobs in one answer to a status request, so that it fits a frame.
 const SHOWN: usize = 512;
+/// A job that has asked for something within this time is active.
+pub(crate) const LATELY: Duration = Duration::from_secs(1);
 
 /// All jobs that were seen lately. When the table is full, the one idle for longest makes room.
 pub(crate) struct Jobs {
-    table: Mutex<HashMap<JobId, Arc<Counts>>>,
+    shared: Arc<Shared>,
     limit: usize,
+    trust: Trust,
+}
+
+struct Shared {
+    table: Mutex<HashMap<JobId, Arc<Counts>>>,
+    turns: Arc<Turns>,
 }
 
 struct Counts {
-    job: Job,
+    described: Mutex<Described>,
     written: AtomicU64,
     read: AtomicU64,
     requests: AtomicU64,
     seen: AtomicU64,
     connections: AtomicU32,
+    operations: AtomicU64,
+    waited: AtomicU64,
+    waiting: AtomicU32,
+    /// When it last asked for a turn.
+    asked: AtomicU64,
+    recent: Mutex<Recent>,
+}
+
+struct Described {
+    job: Job,
+    /// Whether somebody who may has vouched for it.
+    vouched: bool,
+}
+
+#[derive(Default)]
+struct Recent {
+    before: u64,
+    moved: u64,
 }
 
 /// One connection of a job.
 pub(crate) struct Membership {
     id: JobId,
     counts: Arc<Counts>,
+    shared: Arc<Shared>,
 }
 
 impl Jobs {
-    pub(crate) fn new(limit: usize) -> Jobs {
-        Jobs { table: Mutex::default(), limit }
+    pub(crate) fn new(limit: usize, trust: Trust, turns: Arc<Turns>) -> Jobs {
+        Jobs { shared: Arc::new(Shared { table: Mutex::default(), turns }), limit, trust }
     }
 
-    /// Counts a new connection.
-    pub(crate) fn join(&self, job: &Job, now: Stamp) -> Result<Membership> {
-        let id = job.id();
-        let mut table = self.lock();
-        if !table.contains_key(&id) && table.len() >= self.limit {
-            let idle = table.iter().filter(|(_, counts)| counts.connections.load(Ordering::Relaxed) == 0);
-            let oldest =
-                idle.min_by_key(|(_, counts)| counts.seen.load(Ordering::Relaxed)).map(|(&id, _)| id);
-            let Some(oldest) = oldest else {
-                let text = format!("{} jobs are connected already: try again when one has ended", self.limit);
-                return Err(Error::new(ErrorKind::Busy, text));
-            };
-            table.remove(&oldest);
+    /// Counts a new connection of what is believed to be this job.
+    pub(crate) fn join(&self, claim: &Job, caller: &Caller, now: Stamp) -> Result<Membership> {
+        let mut table = self.shared.lock();
+        let (job, doubts) = self.believe(&table, claim, caller);
+        if !doubts.is_empty() {
+            tracing::info!(user = %caller.user, claimed = ?claim, believed = ?job, ?doubts, "not all was believed");
         }
-        let counts = table.entry(id).or_insert_with(|| {
-            Arc::new(Counts {
-                job: job.clone(),
-                written: AtomicU64::new(0),
-                read: AtomicU64::new(0),
-                requests: AtomicU64::new(0),
-                seen: AtomicU64::new(0),
-                connections: AtomicU32::new(0),
-            })
-        });
+        let id = job.id();
+        if !table.contains_key(&id) && table.len() >= self.limit {
+            make_room(&mut table, self.limit)?;
+        }
+        self.shared.turns.join(&job)?;
+        let counts = table.entry(id).or_insert_with(|| Arc::new(Counts::new(&job)));
+        let vouched = caller.vouches || counts.described().vouched;
+        *counts.described() = Described { job, vouched };
         counts.connections.fetch_add(1, Ordering::Relaxed);
         counts.seen.fetch_max(now.0, Ordering::Relaxed);
-        Ok(Membership { id, counts: counts.clone() })
+        Ok(Membership { id, counts: counts.clone(), shared: self.shared.clone() })
     }
 
-    /// All jobs.
-    pub(crate) fn all(&self) -> Vec<JobStatus> {
-        self.lock().iter().map(|(&id, counts)| counts.status(id)).collect()
+    fn believe(
+        &self,
+        table: &HashMap<JobId, Arc<Counts>>,
+        claim: &Job,
+        caller: &Caller,
+    ) -> (Job, Vec<Doubt>) {
+        let known = |id: JobId| {
+            let counts = table.get(&id)?;
+            let described = counts.described();
+            // Numbers are used again: a job that has gone holds its name only if somebody vouched for it.
+            let holds = described.vouched || counts.connections.load(Ordering::Relaxed) > 0;
+            holds.then(|| described.job.clone())
+        };
+        let (job, doubts) = self.trust.believe(claim, caller, known(claim.id()).as_ref());
+        if !doubts.contains(&Doubt::Name) {
+            return (job, doubts);
+        }
+        // Under its other name it may be known too.
+        let (job, more) = self.trust.believe(&job, caller, known(job.id()).as_ref());
+        (job, [doubts, more].concat())
+    }
+
+    /// All jobs, each with what it is due.
+    pub(crate) fn all(&self, now: Stamp, due: &HashMap<JobId, f64>) -> Vec<JobStatus> {
+        self.shared.lock().iter().map(|(&id, counts)| counts.status(id, now, due)).collect()
     }
 
     /// The busiest jobs, busiest first.
-    pub(crate) fn status(&self) -> Vec<JobStatus> {
-        let mut jobs = self.all();
+    pub(crate) fn status(&self, now: Stamp, due: &HashMap<JobId, f64>) -> Vec<JobStatus> {
+        let mut jobs = self.all(now, due);
         jobs.sort_by_key(|job| (u64::MAX - job.written.saturating_add(job.read), job.id));
         jobs.truncate(SHOWN);
         jobs
     }
 
+    /// The jobs that asked for a turn within this time, or wait for one.
+    pub(crate) fn active(&self, now: Stamp, within: Duration) -> Vec<Job> {
+        let table = self.shared.lock();
+        let active = table.values().filter(|counts| counts.is_active(now, within));
+        active.map(|counts| counts.described().job.clone()).collect()
+    }
+
+    /// A second has passed.
+    pub(crate) fn second(&self) {
+        for counts in self.shared.lock().values() {
+            let total = counts.written.load(Ordering::Relaxed) + counts.read.load(Ordering::Relaxed);
+            let mut recent = counts.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            *recent = Recent { before: total, moved: total.saturating_sub(recent.before) };
+        }
+    }
+}
+
+impl Shared {
     fn lock(&self) -> MutexGuard<'_, HashMap<JobId, Arc<Counts>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Forgets the job that has been gone for longest.
+fn make_room(table: &mut HashMap<JobId, Arc<Counts>>, limit: usize) -> Result<()> {
+    let gone = table.iter().filter(|(_, counts)| counts.connections.load(Ordering::Relaxed) == 0);
+    let oldest = gone.min_by_key(|(_, counts)| counts.seen.load(Ordering::Relaxed)).map(|(&id, _)| id);
+    let Some(oldest) = oldest else {
+        let text = format!("{limit} jobs are connected already: try again when one has ended");
+        return Err(Error::new(ErrorKind::Busy, text));
+    };
+    table.remove(&oldest);
+    Ok(())
+}
+
 impl Counts {
-    fn status(&self, id: JobId) -> JobStatus {
+    fn new(job: &Job) -> Counts {
+        Counts {
+            described: Mutex::new(Described { job: job.clone(), vouched: false }),
+            written: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            connections: AtomicU32::new(0),
+            operations: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            waiting: AtomicU32::new(0),
+            asked: AtomicU64::new(0),
+            recent: Mutex::default(),
+        }
+    }
+
+    fn described(&self) -> MutexGuard<'_, Described> {
+        self.described.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_active(&self, now: Stamp, within: Duration) -> bool {
+        let within = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
+        let asked = self.asked.load(Ordering::Relaxed);
+        self.waiting.load(Ordering::Relaxed) > 0 || asked > 0 && now.0.saturating_sub(asked) <= within
+    }
+
+    fn status(&self, id: JobId, now: Stamp, due: &HashMap<JobId, f64>) -> JobStatus {
+        let connections = self.connections.load(Ordering::Relaxed);
+        let state = match connections {
+            0 => JobState::Gone,
+            _ if self.is_active(now, LATELY) => JobState::Active,
+            _ => JobState::Idle,
+        };
         JobStatus {
             id,
-            job: self.job.clone(),
+            job: self.described().job.clone(),
             written: self.written.load(Ordering::Relaxed),
             read: self.read.load(Ordering::Relaxed),
             requests: self.requests.load(Ordering::Relaxed),
             seen: Stamp(self.seen.load(Ordering::Relaxed)),
-            connections: self.connections.load(Ordering::Relaxed),
+            connections,
+            state,
+            operations: self.operations.load(Ordering::Relaxed),
+            waited: self.waited.load(Ordering::Relaxed),
+            waiting: self.waiting.load(Ordering::Relaxed),
+            share: due.get(&id).map_or(0, |share| (share * 1e6).round() as u32),
+            recent: self.recent.lock().unwrap_or_else(PoisonError::into_inner).moved,
         }
     }
 }
 
+/// A request that waits, as its job counts it; also one that is given up.
+struct Waiting<'a>(&'a Counts);
+
+impl<'a> Waiting<'a> {
+    fn begin(counts: &'a Counts) -> Waiting<'a> {
+        counts.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(counts)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Membership {
+    /// The job.
     pub(crate) fn id(&self) -> JobId {
         self.id
+    }
+
+    /// Asks for a turn; [`wait`](Self::wait) gets it.
+    pub(crate) fn enter(&self, cost: Cost, now: Stamp) -> Result<Entry> {
+        self.counts.asked.fetch_max(now.0, Ordering::Relaxed);
+        self.shared.turns.enter(self.id, cost)
+    }
+
+    /// Waits for the turn that was asked for.
+    pub(crate) async fn wait(&self, entry: Entry) -> Result<Turn> {
+        let turn = match entry {
+            Entry::Now(turn) => turn,
+            later @ Entry::Later(_) => {
+                let _waiting = Waiting::begin(&self.counts);
+                later.turn().await?
+            }
+        };
+        self.got(&turn);
+        Ok(turn)
+    }
+
+    /// Counts a turn.
+    pub(crate) fn got(&self, turn: &Turn) {
+        self.counts.operations.fetch_add(1, Ordering::Relaxed);
+        let waited = u64::try_from(turn.waited().as_nanos()).unwrap_or(u64::MAX);
+        self.counts.waited.fetch_add(waited, Ordering::Relaxed);
     }
 
     /// Counts a request.
@@ -120,29 +282,86 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.counts.connections.fetch_sub(1, Ordering::Relaxed);
+        // Under the table's lock: another connection of the job may be coming just now.
+        let _table = self.shared.lock();
+        if self.counts.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.shared.turns.leave(self.id);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::turns::tests::rules;
 
     fn job(label: &str) -> Job {
-        Job { label: label.into(), user: "u".into(), group: "g".into(), nodes: 1, priority: 0 }
+        Job { label: label.into(), user: "u".into(), group: "g".into(), nodes: 1, priority: 1 }
+    }
+
+    fn jobs(limit: usize) -> Jobs {
+        let trust = Trust { most_nodes: 8, most_priority: 1 };
+        Jobs::new(limit, trust, Turns::new(rules("size-fair", 4, 64)))
+    }
+
+    fn user(name: &str, vouches: bool) -> Caller {
+        Caller { user: name.into(), groups: vec!["g".into()], vouches }
     }
 
     #[test]
     fn the_job_idle_for_longest_makes_room_and_a_connected_one_never() {
-        let jobs = Jobs::new(2);
-        let one = jobs.join(&job("1"), Stamp(10)).unwrap();
-        drop(jobs.join(&job("2"), Stamp(20)).unwrap());
-        let three = jobs.join(&job("3"), Stamp(30)).unwrap();
-        assert_eq!(jobs.join(&job("4"), Stamp(40)).err().expect("refused").kind(), ErrorKind::Busy);
+        let (jobs, u) = (jobs(2), user("u", false));
+        let one = jobs.join(&job("1"), &u, Stamp(10)).unwrap();
+        drop(jobs.join(&job("2"), &u, Stamp(20)).unwrap());
+        let three = jobs.join(&job("3"), &u, Stamp(30)).unwrap();
+        assert_eq!(jobs.join(&job("4"), &u, Stamp(40)).err().expect("refused").kind(), ErrorKind::Busy);
         one.wrote(5);
         three.read(7);
-        drop(jobs.join(&job("1"), Stamp(50)).unwrap());
-        let seen: Vec<_> = jobs.status().iter().map(|job| (job.id.0, job.written, job.connections)).collect();
+        drop(jobs.join(&job("1"), &u, Stamp(50)).unwrap());
+        let all = jobs.status(Stamp(60), &HashMap::new());
+        let seen: Vec<_> = all.iter().map(|job| (job.id.0, job.written, job.connections)).collect();
         assert_eq!(seen, [(3, 0, 1), (1, 5, 1)]);
+    }
+
+    #[tokio::test]
+    async fn a_job_is_active_while_it_asks_then_idle_then_gone() {
+        let (jobs, u) = (jobs(2), user("u", false));
+        let one = jobs.join(&job("1"), &u, Stamp(1)).unwrap();
+        let state = |now: u64| jobs.all(Stamp(now), &HashMap::from([(JobId(1), 0.25)])).remove(0);
+        assert_eq!(state(5).state, JobState::Idle);
+        drop(one.wait(one.enter(Cost(1), Stamp(5)).unwrap()).await.unwrap());
+        assert_eq!((state(5).state, state(5).operations, state(5).share), (JobState::Active, 1, 250_000));
+        assert_eq!(jobs.active(Stamp(7), Duration::from_nanos(3)).len(), 1);
+        assert_eq!(jobs.active(Stamp(9), Duration::from_nanos(3)).len(), 0);
+        assert_eq!(state(2_000_000_000).state, JobState::Idle);
+        one.wrote(70);
+        jobs.second();
+        assert_eq!(state(9).recent, 70);
+        drop(one);
+        assert_eq!(state(9).state, JobState::Gone);
+    }
+
+    #[test]
+    fn lies_are_not_believed_and_names_are_held() {
+        let jobs = jobs(9);
+        let claim = |nodes| Job { nodes, ..job("7") };
+        let (u, eve, root) = (user("u", false), user("eve", false), user("root", true));
+        let described = |label: &str| {
+            let all = jobs.all(Stamp(9), &HashMap::new());
+            let found = all.into_iter().find(|status| status.job.label == label).unwrap().job;
+            (found.user, found.nodes)
+        };
+        let first = jobs.join(&claim(500), &u, Stamp(1)).unwrap();
+        assert_eq!(described("7"), ("u".into(), 8), "no more than the site believes");
+        let other = jobs.join(&claim(4), &eve, Stamp(2)).unwrap();
+        assert_eq!(described("7@eve"), ("eve".into(), 4), "another user's job is another job");
+        assert_ne!(first.id(), other.id());
+        drop((first, other));
+        drop(jobs.join(&claim(3), &eve, Stamp(3)).unwrap());
+        assert_eq!(described("7"), ("eve".into(), 3), "a number is used again");
+        drop(jobs.join(&claim(500), &root, Stamp(4)).unwrap());
+        assert_eq!(described("7"), ("u".into(), 500), "who may vouch is believed");
+        drop(jobs.join(&claim(900), &u, Stamp(5)).unwrap());
+        assert_eq!(described("7"), ("u".into(), 500), "and remembered");
     }
 }

@@ -12,10 +12,13 @@
 
 #![deny(unsafe_code)]
 
+mod circle;
 mod config;
 mod connection;
 mod control;
 mod data;
+mod device;
+mod dial;
 mod grace;
 mod handle;
 mod handshake;
@@ -27,12 +30,14 @@ mod link;
 mod members;
 mod opens;
 mod peer;
+mod people;
 mod run;
 mod service;
 mod session;
 mod transport;
 mod turns;
 
-pub use config::{Config, Limits, Medium, Times};
+pub use config::{Belief, Config, Limits, Medium, Times};
+pub use human::parse_rate;
 pub use members::{Fixed, Membership};
 pub use run::{Addresses, Running, Server, Stopper};

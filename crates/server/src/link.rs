@@ -9,6 +9,7 @@ use crate::transport::{Reading, Writing};
 use crate::turns::Pace;
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_wire::{Answer, FrameKind, Greeting, HEADER, Header, Reply, frame};
+use serde::Serialize;
 use std::io::{self, IoSlice};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -157,6 +158,11 @@ impl Outbox {
         frame(&mut self.pending, FrameKind::Greeting, 0, greeting, 0)
     }
 
+    /// Adds a message of this server's own.
+    pub(crate) fn say<T: Serialize>(&mut self, kind: FrameKind, id: u64, message: &T) -> Result<()> {
+        frame(&mut self.pending, kind, id, message, 0)
+    }
+
     /// Whether enough is pending to flush it even though more may follow.
     pub(crate) fn is_full(&self) -> bool {
         self.pending.len() >= BUFFER
@@ -173,19 +179,18 @@ impl Outbox {
         sent.unwrap_or_else(|_| Err(slow()))
     }
 
-    /// Sends what is pending, an answer with a payload, and that payload, without copying it.
-    pub(crate) async fn send_data(
-        &mut self,
-        id: u64,
-        total: u32,
-        pieces: &[&[u8]],
-        pace: &mut Pace,
-    ) -> Result<()> {
-        frame(&mut self.pending, FrameKind::Answer, id, &Answer::Ok(Reply::Data), total)?;
+    /// Adds an answer whose payload follows.
+    pub(crate) fn announce(&mut self, id: u64, total: u32) -> Result<()> {
+        frame(&mut self.pending, FrameKind::Answer, id, &Answer::Ok(Reply::Data), total)
+    }
+
+    /// Sends what is pending, and a piece of payload behind it, without copying it.
+    pub(crate) async fn send_data(&mut self, pieces: &[&[u8]], pace: &mut Pace) -> Result<()> {
         let mut pending = std::mem::take(&mut self.pending);
         let mut slices = Vec::with_capacity(pieces.len() + 1);
-        slices.push(IoSlice::new(&pending));
-        slices.extend(pieces.iter().map(|piece| IoSlice::new(piece)));
+        // What is empty would look like a peer that takes nothing.
+        let parts = [pending.as_slice()].into_iter().chain(pieces.iter().copied());
+        slices.extend(parts.filter(|part| !part.is_empty()).map(IoSlice::new));
         let mut rest = &mut slices[..];
         while !rest.is_empty() {
             let some = rest.len().min(SLICES);
@@ -220,17 +225,15 @@ fn slow() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::turns::Turns;
-    use forebay_model::{Error, ErrorKind, JobId};
-    use forebay_policy::{Fifo, OPERATION};
+    use crate::turns::tests::one_turn;
+    use forebay_model::{Error, ErrorKind};
     use forebay_wire::body;
     use tokio::time::Instant;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
     async fn pace() -> Pace {
-        let turn = Turns::new(Box::new(Fifo::default()), 1, 1).take(JobId(1), OPERATION).await.unwrap();
-        Pace::new(turn, PATIENCE, Instant::now() + PATIENCE)
+        Pace::new(one_turn().await, 1 << 20, PATIENCE, Instant::now() + PATIENCE)
     }
 
     #[tokio::test]
@@ -243,7 +246,9 @@ mod tests {
             let bytes: Vec<u8> = (0..payload).map(|i| i as u8).collect();
             let (one, two) = bytes.split_at(payload / 3);
             outbox.answer(6, &Err(ErrorKind::Busy.into()));
-            outbox.send_data(7, payload as u32, &[one, &[], two], &mut pace().await).await.unwrap();
+            outbox.announce(7, payload as u32).unwrap();
+            outbox.send_data(&[one, &[]], &mut pace().await).await.unwrap();
+            outbox.send_data(&[two], &mut pace().await).await.unwrap();
             drop(outbox);
 
             let mut inbox = Inbox::new(Box::new(far));

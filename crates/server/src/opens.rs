@@ -35,6 +35,7 @@ struct Table {
 struct Open {
     count: usize,
     state: State,
+    set_id: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -53,6 +54,8 @@ pub(crate) struct Hold {
     opens: Arc<Opens>,
     /// Whether it takes one of the places of the limit.
     counted: bool,
+    /// Whether the file may have set-id bits, which it loses when its bytes change. Shared by all who hold it.
+    set_id: Arc<AtomicBool>,
 }
 
 impl Opens {
@@ -69,8 +72,9 @@ impl Opens {
             return Err(Error::new(ErrorKind::Stale, format!("file {file} is gone")));
         }
         open.count += 1;
+        let set_id = open.set_id.clone();
         table.total += 1;
-        Ok(Hold { file, opens: self.clone(), counted: true })
+        Ok(Hold { file, opens: self.clone(), counted: true, set_id })
     }
 
     /// Fails if nothing more can be held.
@@ -99,6 +103,13 @@ impl Opens {
         }
     }
 
+    /// The file has been given a set-id bit. Whoever holds it from now on finds out by its mode.
+    pub(crate) fn has_set_id(&self, file: FileId) {
+        if let Some(open) = self.lock().files.get(&file) {
+            open.set_id.store(true, Ordering::SeqCst);
+        }
+    }
+
     fn bury(&self, file: FileId) {
         self.afterwards.bury(file);
         self.lock().files.remove(&file);
@@ -110,7 +121,8 @@ impl Opens {
         let open = table.files.entry(file).or_default();
         open.count += 1;
         open.state = State::Orphan;
-        Hold { file, opens: self.clone(), counted: false }
+        let set_id = open.set_id.clone();
+        Hold { file, opens: self.clone(), counted: false, set_id }
     }
 
     /// The server ends: what is let go from now on is not closed, because its openers will come back for it.
@@ -125,6 +137,23 @@ impl Opens {
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Hold {
+    /// Which file.
+    pub(crate) fn file(&self) -> FileId {
+        self.file
+    }
+
+    /// The file was seen with a set-id bit.
+    pub(crate) fn has_set_id(&self) {
+        self.set_id.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the file may have had a set-id bit; whoever asks takes it away.
+    pub(crate) fn take_set_id(&self) -> bool {
+        self.set_id.load(Ordering::Relaxed) && self.set_id.swap(false, Ordering::SeqCst)
     }
 }
 

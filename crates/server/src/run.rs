@@ -1,5 +1,6 @@
 //! The life of a server: it opens its store, listens, serves, and leaves everything in order.
 
+use crate::circle;
 use crate::config::{Config, Medium};
 use crate::connection;
 use crate::members::Fixed;
@@ -8,6 +9,7 @@ use crate::transport::Listener;
 use forebay_backend::{Backend, Nothing};
 use forebay_model::{Error, ErrorKind, Gid, Result, Uid};
 use forebay_store::{Store, StoreConfig};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
@@ -191,6 +193,12 @@ async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Resul
     }
     tokio::spawn(sweep(service.clone()));
     tokio::spawn(remember(service.clone()));
+    if !config.peers.is_empty() {
+        tokio::spawn(circle::reckon(service.clone()));
+        for index in 0..config.peers.len() {
+            tokio::spawn(circle::converse(service.clone(), index));
+        }
+    }
     let tidier = service.clone();
     tokio::task::spawn_blocking(move || tidy(&tidier));
     let warmer = service.clone();
@@ -258,7 +266,9 @@ async fn remember(service: Arc<Service>) {
     let mut beat = tokio::time::interval(Duration::from_secs(1));
     loop {
         beat.tick().await;
-        let note = || service.history.note(&service.jobs.all(), service.store.data().now());
+        service.jobs.second();
+        let now = service.store.data().now();
+        let note = || service.history.note(&service.jobs.all(now, &HashMap::new()), now);
         if let Err(error) = tokio::task::block_in_place(note) {
             tracing::warn!(%error, "what jobs did in the last second is not remembered");
         }

@@ -1,5 +1,6 @@
 //! Everything the connections of a server share, and the introduction of policy, store and back end.
 
+use crate::circle::Circle;
 use crate::config::Config;
 use crate::grace::Grace;
 use crate::history::History;
@@ -8,10 +9,11 @@ use crate::key::{self, KeyHolder};
 use crate::members::Membership;
 use crate::opens::{Afterwards, Opens};
 use crate::session::{Session, Sessions};
-use crate::turns::Turns;
+use crate::turns::{Rules, Turns};
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Stamp, Uid};
-use forebay_policy::{Fifo, Mode};
+use forebay_policy::share::Tariff;
+use forebay_policy::{Cost, Mode};
 use forebay_store::{Batch, Store};
 use forebay_wire::Key;
 use std::sync::Arc;
@@ -30,6 +32,7 @@ pub(crate) struct Service {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) members: Box<dyn Membership>,
     pub(crate) turns: Arc<Turns>,
+    pub(crate) circle: Circle,
     pub(crate) sessions: Sessions,
     pub(crate) opens: Arc<Opens>,
     pub(crate) grace: Grace,
@@ -74,16 +77,18 @@ impl Service {
         let store = Arc::new(store);
         let opens = Opens::new(limits.opens, Box::new(Undertaker(store.clone())));
         let grace = Grace::begin(&opens, store.names().orphans()?, store.names().first_id());
+        let turns = Turns::new(rules(&config, &key::random()?));
         Ok(Service {
             key: key::open_or_create(&config.key_path())?,
             seal: seal(&store)?,
             backend,
             members,
-            turns: Turns::new(Box::new(Fifo::default()), limits.turns, limits.waiting),
+            circle: Circle::new(&config),
             sessions: Sessions::new(limits.sessions, limits.session_opens),
             opens,
             grace,
-            jobs: Jobs::new(limits.jobs),
+            jobs: Jobs::new(limits.jobs, config.trust.trust(), turns.clone()),
+            turns,
             history: History::open(store.meta().clone())?,
             connections: Semaphore::new(limits.connections),
             syncs: Semaphore::new(SYNCS),
@@ -134,6 +139,20 @@ impl Service {
             true => tokio::task::block_in_place(|| ask(&*self.backend)),
             false => ask(&*self.backend),
         }
+    }
+}
+
+/// The rules of turns that a configuration asks for.
+fn rules(config: &Config, seed: &[u8; 32]) -> Rules {
+    let (seed, _) = seed.split_first_chunk::<8>().expect("32 bytes");
+    Rules {
+        policy: config.policy.clone(),
+        discipline: config.scheduler,
+        device: config.device_rate,
+        tariff: Tariff { operation: Cost(config.operation_cost.0) },
+        limit: config.limits.turns,
+        most_waiting: config.limits.waiting,
+        seed: u64::from_le_bytes(*seed),
     }
 }
 

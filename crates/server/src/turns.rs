@@ -1,12 +1,17 @@
 //! Turns: every request waits for one before it uses the store, and whose it is, is decided by policy.
 //!
-//! A turn covers the grant of space and the transfer, because the transfer is what is shared between jobs. But a
-//! turn is held only while bytes move: a transfer that stands still for longer than the configured stall gives its
-//! turn back and goes on without one (see [`Pace`]). So however many clients stop in mid-payload, others wait for
-//! them at most that long, once; what such a client still holds is its reservation, until that is voided.
+//! A turn covers the grant of space and the transfer, because the transfer is what is shared between jobs. Large
+//! requests take a turn for every slice, so that none holds the device while others wait. And a turn is held only
+//! while bytes move: a transfer that stands still for longer than the configured stall gives its turn back and goes on
+//! without one (see [`Pace`]). So however many clients stop in mid-payload, others wait for them at most that long,
+//! once; what such a client still holds is its reservation, until that is voided.
+//!
+//! What was really done is what a job is charged for: see [`Turn::spare`].
 
-use forebay_model::{Error, ErrorKind, JobId, Result};
-use forebay_policy::{Cost, Scheduler, Ticket};
+use crate::device::Device;
+use forebay_model::{Bytes, Error, ErrorKind, Job, JobId, Result};
+use forebay_policy::share::{Discipline, Policy, Rate, Tariff};
+use forebay_policy::{Cost, Next, Scheduler, Tick, Ticket};
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
@@ -15,33 +20,100 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
+/// Most bytes that move in one turn.
+const SLICE: u32 = 1 << 20;
+/// Fewest, on a slow device …
+const THIN: u32 = 64 << 10;
+/// … which is to be asked about so many times a second whose turn it is.
+const DECISIONS: u64 = 200;
+/// What a device is believed to do where nobody says: for the schedulers that plan with it.
+const USUAL_RATE: u64 = 1 << 30;
+
+/// How turns are handed out.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    /// Who gets how much.
+    pub(crate) policy: Policy,
+    /// Who sees to it.
+    pub(crate) discipline: Discipline,
+    /// What a modelled device does in a second.
+    pub(crate) device: Option<Bytes>,
+    /// What an operation costs besides its bytes.
+    pub(crate) tariff: Tariff,
+    /// Most turns at once.
+    pub(crate) limit: usize,
+    /// Most requests that wait.
+    pub(crate) most_waiting: usize,
+    /// For schedulers that draw lots.
+    pub(crate) seed: u64,
+}
+
+impl Rules {
+    /// What the device is believed to do in a second.
+    pub(crate) fn rate(&self) -> u64 {
+        self.device.map_or(USUAL_RATE, |rate| rate.0)
+    }
+
+    /// Most bytes that move in one turn.
+    fn slice(&self) -> u32 {
+        let fits = self.device.map_or(u64::from(SLICE), |rate| rate.0 / DECISIONS);
+        u32::try_from(fits).unwrap_or(SLICE).clamp(THIN, SLICE) & !4095
+    }
+
+    fn scheduler(&self, policy: &Policy) -> Box<dyn Scheduler> {
+        self.discipline.scheduler(policy, self.seed, Rate(self.rate()))
+    }
+}
+
 /// Hands out turns.
 pub(crate) struct Turns {
     state: Mutex<State>,
-    limit: usize,
-    most_waiting: usize,
+    rules: Rules,
+    /// The moment ticks are counted from.
+    born: Instant,
 }
 
 struct State {
     scheduler: Box<dyn Scheduler>,
+    policy: Policy,
+    /// Whom the scheduler knows: told again to the next one when the policy becomes, or ceases to be, `fifo`.
+    jobs: HashMap<JobId, Job>,
+    device: Option<Device>,
     waiters: HashMap<Ticket, Waiter>,
     running: usize,
     tickets: u64,
+    /// When somebody will ask again because nobody may go before.
+    alarm: Option<Tick>,
 }
 
 struct Waiter {
     tell: oneshot::Sender<Turn>,
     job: JobId,
     cost: Cost,
+    since: Tick,
 }
 
 /// The right to use the store; given back when dropped.
 pub(crate) struct Turn {
     turns: Arc<Turns>,
     job: JobId,
-    cost: Cost,
+    asked: Cost,
+    actual: Cost,
+    waited: Duration,
     /// Whether its end gives the place to the next; not where a loop does that already.
     passes: bool,
+}
+
+impl Turn {
+    /// How long it was waited for.
+    pub(crate) fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// So much less was done than was asked for.
+    pub(crate) fn spare(&mut self, bytes: u64) {
+        self.actual = Cost(self.actual.0.saturating_sub(bytes));
+    }
 }
 
 /// What one gets who asks for a turn.
@@ -63,34 +135,113 @@ impl Entry {
 }
 
 impl Turns {
-    /// At most `limit` turns at once, at most `most_waiting` requests in the queue.
-    pub(crate) fn new(scheduler: Box<dyn Scheduler>, limit: usize, most_waiting: usize) -> Arc<Turns> {
-        let state = State { scheduler, waiters: HashMap::new(), running: 0, tickets: 0 };
-        Arc::new(Turns { state: Mutex::new(state), limit, most_waiting })
+    /// Turns by these rules.
+    pub(crate) fn new(rules: Rules) -> Arc<Turns> {
+        let state = State {
+            scheduler: rules.scheduler(&rules.policy),
+            policy: rules.policy.clone(),
+            jobs: HashMap::new(),
+            device: rules.device.map(Device::new),
+            waiters: HashMap::new(),
+            running: 0,
+            tickets: 0,
+            alarm: None,
+        };
+        Arc::new(Turns { state: Mutex::new(state), rules, born: Instant::now() })
+    }
+
+    /// The rules it began with; the policy may be another by now.
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// A job has come, or is described anew.
+    pub(crate) fn join(&self, job: &Job) -> Result<()> {
+        let mut state = self.lock();
+        state.scheduler.join(job)?;
+        state.jobs.insert(job.id(), job.clone());
+        Ok(())
+    }
+
+    /// A job has gone.
+    pub(crate) fn leave(&self, job: JobId) {
+        let mut state = self.lock();
+        state.jobs.remove(&job);
+        state.scheduler.leave(job);
+    }
+
+    /// The policy that is followed.
+    pub(crate) fn policy(&self) -> Policy {
+        self.lock().policy.clone()
+    }
+
+    /// Follows another policy from now on; what waits goes on waiting, under the new one.
+    pub(crate) fn set_policy(self: &Arc<Turns>, policy: &Policy) {
+        let mut state = self.lock();
+        if state.policy.is_fifo() == policy.is_fifo() {
+            state.scheduler.set_policy(policy);
+        } else {
+            let mut next = self.rules.scheduler(policy);
+            for job in state.jobs.values() {
+                // It knew them all; should one not fit now, it shares with strangers.
+                let _ = next.join(job);
+            }
+            for request in state.scheduler.take_all() {
+                next.arrive(request.job, request.cost, request.ticket);
+            }
+            state.scheduler = next;
+        }
+        state.policy = policy.clone();
+        drop(state);
+        self.pass_on();
+    }
+
+    /// Shares of this server as the servers have agreed; none: the policy's own.
+    pub(crate) fn assign(&self, shares: &[(JobId, f64)]) {
+        self.lock().scheduler.assign(shares);
+    }
+
+    /// Most bytes that move in one turn.
+    pub(crate) fn slice(&self) -> u32 {
+        self.rules.slice()
+    }
+
+    /// The price of an operation that moves so many bytes.
+    pub(crate) fn price(&self, bytes: u32) -> Cost {
+        self.rules.tariff.of(Bytes(u64::from(bytes)))
     }
 
     /// Asks for a turn; refused when too many wait already.
     pub(crate) fn enter(self: &Arc<Turns>, job: JobId, cost: Cost) -> Result<Entry> {
         let mut state = self.lock();
-        if state.scheduler.waiting() >= self.most_waiting {
-            let text = format!("{} requests wait for their turn already: try again", self.most_waiting);
+        if state.scheduler.waiting() >= self.rules.most_waiting {
+            let text = format!("{} requests wait for their turn already: try again", self.rules.most_waiting);
             return Err(Error::new(ErrorKind::Busy, text));
         }
+        let now = self.now();
         state.tickets += 1;
         let ticket = Ticket(state.tickets);
         state.scheduler.arrive(job, cost, ticket);
-        if state.running < self.limit && state.waiters.is_empty() && state.scheduler.next() == Some(ticket) {
-            state.running += 1;
-            return Ok(Entry::Now(Turn { turns: self.clone(), job, cost, passes: true }));
+        if state.waiters.is_empty() {
+            match self.pick(&mut state, now) {
+                Next::Turn(next) => {
+                    assert_eq!(next, ticket, "who waits alone is next");
+                    state.begin(now, cost);
+                    return Ok(Entry::Now(self.turn(job, cost, Tick(0))));
+                }
+                Next::NotBefore(then) => self.ask_again(&mut state, then),
+                Next::Nobody => {}
+            }
         }
         let (tell, soon) = oneshot::channel();
-        state.waiters.insert(ticket, Waiter { tell, job, cost });
+        state.waiters.insert(ticket, Waiter { tell, job, cost, since: now });
+        let free = state.running < self.rules.limit;
+        drop(state);
+        if free {
+            // Others wait although there is room: they may not go yet, but this one may.
+            self.pass_on();
+        }
         Ok(Entry::Later(soon))
-    }
-
-    /// Waits for a turn.
-    pub(crate) async fn take(self: &Arc<Turns>, job: JobId, cost: Cost) -> Result<Turn> {
-        self.enter(job, cost)?.turn().await
     }
 
     /// How many requests wait.
@@ -98,29 +249,84 @@ impl Turns {
         self.lock().scheduler.waiting() as u64
     }
 
+    /// Who is next, if there is room for anybody.
+    fn pick(&self, state: &mut State, now: Tick) -> Next {
+        if state.running >= self.rules.limit {
+            return Next::Nobody;
+        }
+        match state.device.and_then(|device| device.busy(now)) {
+            Some(then) => Next::NotBefore(then),
+            None => state.scheduler.next(now),
+        }
+    }
+
     /// Gives free places to those whose turn it is.
     fn pass_on(self: &Arc<Turns>) {
         loop {
             let (waiter, turn) = {
                 let mut state = self.lock();
-                if state.running >= self.limit {
+                if state.waiters.is_empty() {
                     return;
                 }
-                let Some(ticket) = state.scheduler.next() else { return };
+                let now = self.now();
+                let ticket = match self.pick(&mut state, now) {
+                    Next::Turn(ticket) => ticket,
+                    Next::NotBefore(then) => return self.ask_again(&mut state, then),
+                    Next::Nobody => return,
+                };
                 let waiter = state.waiters.remove(&ticket).expect("who waits is in the table");
-                state.running += 1;
-                let turn = Turn { turns: self.clone(), job: waiter.job, cost: waiter.cost, passes: true };
+                state.begin(now, waiter.cost);
+                let turn = self.turn(waiter.job, waiter.cost, now.since(waiter.since));
                 (waiter, turn)
             };
-            // Who has gone away meanwhile leaves the place to the next, in this loop.
+            // Who has gone away meanwhile leaves the place to the next, in this loop, and pays nothing.
             if let Err(mut turn) = waiter.tell.send(turn) {
                 turn.passes = false;
+                turn.actual = Cost(0);
             }
         }
     }
 
+    fn turn(self: &Arc<Turns>, job: JobId, cost: Cost, waited: Tick) -> Turn {
+        let waited = Duration::from_nanos(waited.0);
+        Turn { turns: self.clone(), job, asked: cost, actual: cost, waited, passes: true }
+    }
+
+    /// Sees to it that somebody asks again at `then`, unless somebody will earlier.
+    fn ask_again(self: &Arc<Turns>, state: &mut State, then: Tick) {
+        if state.alarm.is_some_and(|alarm| alarm <= then) {
+            return;
+        }
+        state.alarm = Some(then);
+        let turns = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep_until(turns.born + Duration::from_nanos(then.0)).await;
+            {
+                let mut state = turns.lock();
+                if state.alarm == Some(then) {
+                    state.alarm = None;
+                }
+            }
+            turns.pass_on();
+        });
+    }
+
+    /// The time since it began.
+    pub(crate) fn now(&self) -> Tick {
+        Tick(u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn begin(&mut self, now: Tick, cost: Cost) {
+        self.running += 1;
+        if let Some(device) = &mut self.device {
+            device.occupy(now, cost);
+        }
     }
 }
 
@@ -129,7 +335,10 @@ impl Drop for Turn {
         {
             let mut state = self.turns.lock();
             state.running -= 1;
-            state.scheduler.done(self.job, self.cost);
+            state.scheduler.done(self.job, self.asked, self.actual);
+            if let Some(device) = &mut state.device {
+                device.give_back(Cost(self.asked.0.saturating_sub(self.actual.0)));
+            }
         }
         if self.passes {
             self.turns.pass_on();
@@ -137,17 +346,32 @@ impl Drop for Turn {
     }
 }
 
-/// A turn that is given back when the transfer it covers stands still.
+/// A turn that is given back when the transfer it covers stands still, or has moved its slice.
 pub(crate) struct Pace {
     turn: Option<Turn>,
     stall: Duration,
     deadline: Instant,
+    /// Bytes of the slice that have not moved.
+    left: u32,
 }
 
 impl Pace {
-    /// Holds `turn` while bytes move, and gives up at `deadline`.
-    pub(crate) fn new(turn: Turn, stall: Duration, deadline: Instant) -> Pace {
-        Pace { turn: Some(turn), stall, deadline }
+    /// Holds `turn` while `slice` bytes move, and gives up at `deadline`.
+    pub(crate) fn new(turn: Turn, slice: u32, stall: Duration, deadline: Instant) -> Pace {
+        Pace { turn: Some(turn), stall, deadline, left: slice }
+    }
+
+    /// Bytes that may still move in this slice.
+    pub(crate) fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// So many bytes have moved. The turn ends with its slice.
+    pub(crate) fn moved(&mut self, bytes: u32) {
+        self.left = self.left.saturating_sub(bytes);
+        if self.left == 0 {
+            self.turn = None;
+        }
     }
 
     /// Performs one step of the transfer; `None` if the deadline passed.
@@ -163,18 +387,49 @@ impl Pace {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use forebay_policy::{Fifo, OPERATION};
+impl Drop for Pace {
+    fn drop(&mut self) {
+        // What was broken off is not paid for.
+        if let Some(turn) = &mut self.turn {
+            turn.spare(u64::from(self.left));
+        }
+    }
+}
 
-    fn turns(limit: usize, waiting: usize) -> Arc<Turns> {
-        Turns::new(Box::new(Fifo::default()), limit, waiting)
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use forebay_policy::OPERATION;
+
+    pub(crate) fn rules(policy: &str, limit: usize, most_waiting: usize) -> Rules {
+        Rules {
+            policy: policy.parse().unwrap(),
+            discipline: Discipline::Stride,
+            device: None,
+            tariff: Tariff::default(),
+            limit,
+            most_waiting,
+            seed: 1,
+        }
+    }
+
+    pub(crate) async fn one_turn() -> Turn {
+        Turns::new(rules("fifo", 1, 1)).enter(JobId(1), OPERATION).unwrap().turn().await.unwrap()
+    }
+
+    fn job(label: u64, nodes: u32) -> Job {
+        Job { label: label.to_string(), user: "u".into(), group: "g".into(), nodes, priority: 1 }
+    }
+
+    impl Turns {
+        async fn take(self: &Arc<Turns>, job: JobId, cost: Cost) -> Result<Turn> {
+            self.enter(job, cost)?.turn().await
+        }
     }
 
     #[tokio::test]
     async fn turns_are_passed_on_in_order_and_the_queue_is_bounded() {
-        let turns = turns(2, 3);
+        let turns = Turns::new(rules("fifo", 2, 3));
         let first = turns.take(JobId(1), OPERATION).await.unwrap();
         let second = turns.take(JobId(1), OPERATION).await.unwrap();
         let mut queue: Vec<_> = (0..3).map(|_| turns.enter(JobId(2), OPERATION).unwrap()).collect();
@@ -192,14 +447,80 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_transfer_that_stands_still_gives_its_turn_back() {
-        let turns = turns(1, 8);
+        let turns = Turns::new(rules("size-fair", 1, 8));
         let turn = turns.take(JobId(1), OPERATION).await.unwrap();
         let stall = Duration::from_millis(20);
-        let mut pace = Pace::new(turn, stall, Instant::now() + Duration::from_secs(30));
+        let mut pace = Pace::new(turn, 1 << 20, stall, Instant::now() + Duration::from_secs(30));
         assert_eq!(pace.step(async { 1 }).await, Some(1));
         assert_eq!(turns.lock().running, 1);
         assert_eq!(pace.step(tokio::time::sleep(Duration::from_secs(1))).await, Some(()));
         assert_eq!(turns.lock().running, 0);
         assert_eq!(pace.step(std::future::pending::<()>()).await, None, "the deadline ends it");
+    }
+
+    /// Serves two jobs that always wait, on a modelled device, and says how many of the turns were the first one's.
+    async fn served(turns: &Arc<Turns>, rounds: u32) -> u32 {
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        for id in [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2] {
+            let (turns, tell) = (turns.clone(), tell.clone());
+            tokio::spawn(async move {
+                while let Ok(turn) = turns.take(JobId(id), Cost(1000)).await {
+                    drop(turn);
+                    if tell.send(id).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        let mut first = 0;
+        for _ in 0..rounds {
+            first += u32::from(told.recv().await == Some(1));
+        }
+        first
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_modelled_device_is_shared_by_policy_and_the_policy_can_change() {
+        let turns = Turns::new(Rules { device: Some(Bytes(100_000)), ..rules("size-fair", 16, 64) });
+        turns.join(&job(1, 4)).unwrap();
+        turns.join(&job(2, 1)).unwrap();
+        let begin = Instant::now();
+        let first = served(&turns, 500).await;
+        assert!((398..=402).contains(&first), "{first} of 500 turns for the job of 4 nodes");
+        let rate = 500_000.0 / begin.elapsed().as_secs_f64();
+        assert!((98_000.0..=102_000.0).contains(&rate), "a second of the device holds {rate}");
+        // Those of the round before have one more turn each.
+        for (policy, low, high) in [("job-fair", 244, 256), ("fifo", 240, 260), ("size-fair", 392, 408)] {
+            turns.set_policy(&policy.parse().unwrap());
+            let first = served(&turns, 500).await;
+            assert!((low..=high).contains(&first), "{policy}: {first} of 500");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_vanished_pays_nothing() {
+        let turns = Turns::new(Rules { device: Some(Bytes(1_000)), ..rules("job-fair", 1, 64) });
+        let held = turns.take(JobId(1), Cost(1)).await.unwrap();
+        let gone: Vec<_> = (0..5).map(|_| turns.enter(JobId(2), Cost(1_000_000)).unwrap()).collect();
+        let stays = turns.enter(JobId(3), Cost(1)).unwrap();
+        drop(gone);
+        let begin = Instant::now();
+        drop(held);
+        stays.turn().await.unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(1), "the device did nothing for who is gone");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_that_may_not_begin_yet_is_given_when_it_may() {
+        // Planned with the usual rate, a bucket is empty after the first request.
+        let turns = Turns::new(Rules { discipline: Discipline::Tbf, ..rules("job-fair", 4, 8) });
+        let start = Instant::now();
+        let mut entries: Vec<_> = (0..3).map(|_| turns.enter(JobId(1), Cost(USUAL_RATE)).unwrap()).collect();
+        for secs in 1..=3 {
+            let turn = entries.remove(0).turn().await.unwrap();
+            assert_eq!(start.elapsed().as_millis().div_ceil(1_000), secs, "a request a second");
+            drop(turn);
+        }
+        assert_eq!((turns.waiting(), turns.lock().running), (0, 0));
     }
 }

@@ -6,6 +6,7 @@ mod world;
 
 use forebay_model::{ErrorKind, FileId, Uid};
 use forebay_store::{Batch, Faults, Geometry, Place};
+use std::time::Duration;
 use world::{Random, SMALL, World, read, seed, write};
 
 const ALICE: Uid = Uid(1000);
@@ -42,6 +43,27 @@ fn overwriting_twenty_capacities_in_order_works() {
 fn overwriting_twenty_capacities_at_random_needs_and_has_a_cleaner() {
     overwrite(0.5, 1024, true);
     overwrite(0.75, 4096, true);
+}
+
+#[test]
+fn space_that_only_somebody_at_work_keeps_back_is_waited_for() {
+    let geometry = Geometry { regions: 4, size: 64 << 10, slots: 32 };
+    let world = World::new(geometry);
+    let bytes = vec![7; 64 << 10];
+    world.write(FileId(10), Place::At(0), &bytes, ALICE).unwrap();
+    world.write(FileId(11), Place::At(0), &bytes[..48 << 10], ALICE).unwrap();
+    let slow = world.data.reserve(ALICE, FileId(12), 16 << 10).unwrap();
+    world.write(FileId(13), Place::At(0), &bytes, ALICE).unwrap();
+    let full = world.data.reserve(ALICE, FileId(14), 1).map(drop);
+    assert_eq!(full.unwrap_err().kind(), ErrorKind::NoSpace, "everything is live or being written");
+    // Now all but what the slow one holds is dead in its region.
+    world.data.delete(FileId(11), Batch::default()).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| world.data.reserve(ALICE, FileId(14), 16 << 10).map(drop));
+        std::thread::sleep(Duration::from_millis(50));
+        drop(slow);
+        waiting.join().unwrap().unwrap();
+    });
 }
 
 #[test]

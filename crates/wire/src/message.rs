@@ -1,8 +1,8 @@
 //! Everything that can be asked, and every answer.
 
 use forebay_model::{
-    Access, Attr, Change, Error, FileId, FileKind, Identity, Incarnation, Job, JobId, Name, ServerId, Stamp,
-    Uid, Usage,
+    Access, Attr, Change, Error, FileId, FileKind, Identity, Incarnation, Job, JobId, Name, ServerId,
+    Special, Stamp, Uid, Usage,
 };
 use serde::{Deserialize, Serialize};
 
@@ -293,6 +293,33 @@ pub enum Request {
         /// 0 for the beginning, else the `next` of an earlier answer.
         cursor: u128,
     },
+    /// How the service is shared.
+    GetPolicy,
+    /// Share the service by this policy from now on, on all servers; only for root and the service's owner.
+    SetPolicy {
+        /// Such as `user-then-size-fair`.
+        policy: String,
+    },
+    /// What another server of the service knows; only for root and the service's owner.
+    Exchange(Exchange),
+    /// Make an open file at least so long; never shorter. What is new is zero.
+    Extend {
+        /// Which; needs write access.
+        token: Token,
+        /// Its least length.
+        size: u64,
+    },
+    /// Make a pipe, socket or device.
+    MakeSpecial {
+        /// In which directory.
+        dir: FileId,
+        /// Under which name.
+        name: Name,
+        /// With which permission bits.
+        mode: u16,
+        /// What it is.
+        special: Special,
+    },
 }
 
 /// What can be answered.
@@ -353,6 +380,59 @@ pub enum Reply {
         /// Where to go on, or `None` at the end.
         next: Option<u128>,
     },
+    /// How the service is shared.
+    Sharing(Box<Sharing>),
+}
+
+/// Jobs of one server, as it tells the others: a part of its table, which may be too long for one frame.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Exchange {
+    /// The server.
+    pub server: ServerId,
+    /// Which of its tables this belongs to: larger is newer.
+    pub version: u64,
+    /// Bytes a second that it is believed to serve.
+    pub capacity: u64,
+    /// The policy it follows.
+    pub policy: String,
+    /// When that policy was set; 0 if it is the one of its configuration. The latest counts everywhere.
+    pub policy_set: Stamp,
+    /// Which part of the table, from 0.
+    pub part: u16,
+    /// Of how many.
+    pub parts: u16,
+    /// The jobs of this part that are active on it.
+    pub jobs: Vec<Job>,
+}
+
+/// How a service is shared.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Sharing {
+    /// The policy.
+    pub policy: String,
+    /// When it was set; 0 if it is the one of the configuration.
+    pub policy_set: Stamp,
+    /// What enforces it.
+    pub scheduler: String,
+    /// Bytes a second of the modelled device; 0 where there is none.
+    pub device_rate: u64,
+    /// How often servers tell each other of their jobs, in milliseconds.
+    pub lambda_millis: u64,
+    /// The other servers.
+    pub peers: Vec<PeerStatus>,
+}
+
+/// Another server, as a server sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Where it is.
+    pub address: String,
+    /// Its number, once it was met.
+    pub server: Option<ServerId>,
+    /// What is wrong with it now, if something is.
+    pub trouble: Option<String>,
+    /// Whether it is known to follow the same policy.
+    pub agrees: bool,
 }
 
 /// What one job did in one second.
@@ -473,4 +553,27 @@ pub struct JobStatus {
     pub seen: Stamp,
     /// Connections it has now.
     pub connections: u32,
+    /// Whether it works.
+    pub state: JobState,
+    /// Turns it had: one for every operation, and one more for every further slice of a large one.
+    pub operations: u64,
+    /// Nanoseconds that its requests waited for their turns, all together.
+    pub waited: u64,
+    /// Requests of it that wait now.
+    pub waiting: u32,
+    /// What it is due of this server as things are, in millionths.
+    pub share: u32,
+    /// Bytes it moved in the last full second.
+    pub recent: u64,
+}
+
+/// Whether a job works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum JobState {
+    /// It has asked for something lately, or waits.
+    Active,
+    /// It is connected.
+    Idle,
+    /// Its last connection has ended.
+    Gone,
 }

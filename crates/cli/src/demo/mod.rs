@@ -12,7 +12,7 @@ mod worker;
 
 use crate::failure::{Failure, Outcome};
 use crate::view::{Crash, DemoReport, JobReport};
-use crate::{human, output, signals};
+use crate::{bench, human, output, signals};
 use clap::Args;
 use crew::{Crew, Task};
 use forebay_model::Bytes;
@@ -83,6 +83,8 @@ impl Play<'_> {
         self.stage.start_server()?;
         let (written, fall) = self.write(&live)?;
         let (verified, reading) = self.verify(&live)?;
+        live.say(format_args!("two new jobs, of 4 nodes and of 1, share a device of 64 MiB/s, size-fair"))?;
+        let sharing = bench::duel(self.stop)?;
         live.finish();
         let jobs =
             self.plan.jobs.iter().zip(written.done.iter().zip(&verified)).map(|(job, (wrote, read))| {
@@ -108,6 +110,7 @@ impl Play<'_> {
             writing: written.time.as_secs_f64(),
             reading: reading.as_secs_f64(),
             crash,
+            sharing,
         })
     }
 

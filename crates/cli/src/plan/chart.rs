@@ -1,12 +1,12 @@
 //! Charts as scenes of a few marks: lines, areas and words. What draws a scene (SVG, PNG) knows nothing of data.
 
 /// Size of a chart in its own units.
-pub(super) const WIDTH: f64 = 480.0;
-pub(super) const HEIGHT: f64 = 320.0;
+pub(crate) const WIDTH: f64 = 480.0;
+pub(crate) const HEIGHT: f64 = 320.0;
 
 /// A colour by its role; the page or the painter decides how it looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ink {
+pub(crate) enum Ink {
     /// One of the series.
     Series(usize),
     Axis,
@@ -17,7 +17,7 @@ pub(super) enum Ink {
 
 /// Which point of the text is given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Anchor {
+pub(crate) enum Anchor {
     Start,
     Middle,
     End,
@@ -25,7 +25,7 @@ pub(super) enum Anchor {
 
 /// A mark of a scene.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Mark {
+pub(crate) enum Mark {
     Line { points: Vec<(f64, f64)>, ink: Ink, width: f64, dashed: bool },
     Area { points: Vec<(f64, f64)>, ink: Ink, opacity: f64 },
     Dot { at: (f64, f64), ink: Ink },
@@ -34,16 +34,16 @@ pub(super) enum Mark {
 
 /// A drawing of fixed size.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Scene {
-    pub(super) title: String,
-    pub(super) width: f64,
-    pub(super) height: f64,
-    pub(super) marks: Vec<Mark>,
+pub(crate) struct Scene {
+    pub(crate) title: String,
+    pub(crate) width: f64,
+    pub(crate) height: f64,
+    pub(crate) marks: Vec<Mark>,
 }
 
 impl Scene {
     /// Several scenes of one size in a grid.
-    pub(super) fn grid(title: &str, scenes: Vec<Scene>, columns: usize) -> Scene {
+    pub(crate) fn grid(title: &str, scenes: Vec<Scene>, columns: usize) -> Scene {
         const TOP: f64 = 36.0;
         let rows = scenes.len().div_ceil(columns);
         let mut marks = vec![words((16.0, 24.0), title, Ink::Text, 17.0, Anchor::Start, true)];
@@ -79,7 +79,7 @@ fn words(at: (f64, f64), text: &str, ink: Ink, size: f64, anchor: Anchor, bold: 
 
 /// How a series is drawn.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     Line,
     Dashed,
     /// A line with the area below it.
@@ -90,25 +90,25 @@ pub(super) enum Shape {
 
 /// One series of points.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Series {
-    pub(super) name: String,
-    pub(super) ink: usize,
-    pub(super) shape: Shape,
-    pub(super) points: Vec<(f64, f64)>,
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) ink: usize,
+    pub(crate) shape: Shape,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// A chart of series over two linear axes that begin at zero.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(super) struct Chart {
-    pub(super) title: String,
-    pub(super) x: String,
+pub(crate) struct Chart {
+    pub(crate) title: String,
+    pub(crate) x: String,
     /// Values on the vertical axis are shares, shown as percentages.
-    pub(super) y: String,
-    pub(super) x_percent: bool,
-    pub(super) y_top: Option<f64>,
-    pub(super) series: Vec<Series>,
+    pub(crate) y: String,
+    pub(crate) x_percent: bool,
+    pub(crate) y_top: Option<f64>,
+    pub(crate) series: Vec<Series>,
     /// Upright lines with a word.
-    pub(super) flags: Vec<(f64, String)>,
+    pub(crate) flags: Vec<(f64, String)>,
 }
 
 const LEFT: f64 = 62.0;
@@ -117,13 +117,13 @@ const BOTTOM: f64 = 50.0;
 
 impl Chart {
     /// Adds a series.
-    pub(super) fn with(mut self, name: &str, ink: usize, shape: Shape, points: Vec<(f64, f64)>) -> Chart {
+    pub(crate) fn with(mut self, name: &str, ink: usize, shape: Shape, points: Vec<(f64, f64)>) -> Chart {
         self.series.push(Series { name: name.to_owned(), ink, shape, points });
         self
     }
 
     /// The chart as marks.
-    pub(super) fn scene(&self) -> Scene {
+    pub(crate) fn scene(&self) -> Scene {
         let legend = self.legend();
         let top = 62.0 + 18.0 * legend.1.saturating_sub(1) as f64 + 14.0 * self.flags.len() as f64;
         let points = || self.series.iter().flat_map(|s| s.points.iter());

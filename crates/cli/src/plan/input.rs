@@ -1,7 +1,7 @@
 //! The plan's input: what a file may say, in model units or human ones.
 
-use super::keys::{Amount, File, Table, Value};
 use super::quantity;
+use crate::keys::{Amount, File, Table, Value};
 use forebay_model::Error;
 use forebay_planner::{App, Content, Fraction, Platform, Probability, Route, Units, Weights, median};
 use std::ops::Range;
@@ -132,7 +132,7 @@ pub(super) fn read(name: &str, text: &str) -> Result<Plan, Error> {
     let (buffers, unit, weights) = (buffers(&mut top)?, unit(&mut top)?, weights(&mut top)?);
     let (price_per_tb, endurance) = cost(&mut top)?;
     let drafts = match top.take("app") {
-        Some(apps) => apps.tables()?.into_iter().map(draft).collect::<Result<Vec<_>, _>>()?,
+        Some(apps) => apps.tables("application")?.into_iter().map(draft).collect::<Result<Vec<_>, _>>()?,
         None => Vec::new(),
     };
     top.finish("title, bandwidth, capacity, threshold, target_idle, buffer_bandwidth, buffers, unit, weights, cost, app")?;

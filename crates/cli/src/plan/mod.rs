@@ -3,17 +3,16 @@
 //! The numbers come from the planner; here they meet files, human units, pictures and people.
 
 mod answer;
-mod chart;
+pub(crate) mod chart;
 mod figures;
 mod input;
 mod json;
-mod keys;
 mod png;
-mod quantity;
+pub(crate) mod quantity;
 mod report;
 mod sources;
 mod strokes;
-mod svg;
+pub(crate) mod svg;
 mod sweep;
 mod text;
 

@@ -37,7 +37,7 @@ fn second_unit(unit: &str) -> Option<f64> {
 }
 
 /// Bytes of a size with a unit.
-pub(super) fn size(text: &str) -> Result<f64, String> {
+pub(crate) fn size(text: &str) -> Result<f64, String> {
     let help = || format!("\"{text}\" is not a size: write a number and a unit, such as 500 GB or 4 TiB");
     let (value, unit) = parts(text).ok_or_else(help)?;
     let factor = if unit.is_empty() { None } else { byte_unit(unit) };
@@ -45,7 +45,7 @@ pub(super) fn size(text: &str) -> Result<f64, String> {
 }
 
 /// Bytes per second of a rate.
-pub(super) fn rate(text: &str) -> Result<f64, String> {
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let help = || format!("\"{text}\" is not a rate: write a size per time, such as 12 GB/s");
     let (value, unit) = parts(text).ok_or_else(help)?;
     let (amount, time) = unit.split_once('/').ok_or_else(help)?;
@@ -55,7 +55,7 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
 }
 
 /// Seconds of a length of time.
-pub(super) fn seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let help =
         || format!("\"{text}\" is not a length of time: write a number and a unit, such as 30 s or 10 min");
     let (value, unit) = parts(text).ok_or_else(help)?;
@@ -63,7 +63,7 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// A share: `0.2`, `20%`.
-pub(super) fn share(text: &str) -> Result<f64, String> {
+pub(crate) fn share(text: &str) -> Result<f64, String> {
     let help = || format!("\"{text}\" is not a share: write 0.2 or 20%");
     let (value, unit) = parts(text).ok_or_else(help)?;
     let share = match unit {
@@ -79,14 +79,14 @@ fn positive(value: f64, text: &str) -> Result<f64, String> {
 }
 
 /// A size with the decimal unit that reads best.
-pub(super) fn show_bytes(bytes: f64) -> String {
+pub(crate) fn show_bytes(bytes: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
     let power = if bytes >= 1.0 { ((bytes.log10() / 3.0 + 1e-9) as usize).min(units.len() - 1) } else { 0 };
     format!("{} {}", show(bytes / 1000f64.powi(power as i32)), units[power])
 }
 
 /// A share of time as a percentage with three digits.
-pub(super) fn show_share(share: f64) -> String {
+pub(crate) fn show_share(share: f64) -> String {
     match share * 100.0 {
         0.0 => "0 %".into(),
         x if x < 1e-3 => format!("{x:.1e} %"),
@@ -97,7 +97,7 @@ pub(super) fn show_share(share: f64) -> String {
 }
 
 /// A number with no more digits than it deserves.
-pub(super) fn show(value: f64) -> String {
+pub(crate) fn show(value: f64) -> String {
     let text = match value.abs() {
         x if x >= 100.0 => return format!("{value:.0}"),
         x if x >= 10.0 => format!("{value:.1}"),

@@ -5,8 +5,8 @@ use super::passage::{Passage, pass};
 use super::pool::{self, Queue};
 use super::tally::Tally;
 use crate::failure::{Failure, Outcome};
-use crate::output;
 use crate::remote::{each, entries, join, targets};
+use crate::{human, output};
 use forebay_client::OpenOptions;
 use forebay_client::blocking::{Client, File};
 use forebay_model::{Attr, FileKind};
@@ -63,6 +63,14 @@ impl<'a> Walk<'a> {
                     .map_err(|error| Failure::local("make link", &target, &error))?;
                 self.tally.file();
                 Ok(())
+            }
+            FileKind::Special(_) => {
+                let text = format!(
+                    "cannot get {}: it is a {}, which has no bytes to copy",
+                    source.display(),
+                    human::kind(attr.kind)
+                );
+                Err(Failure::Failed(text))
             }
         }
     }

@@ -32,6 +32,19 @@ pub(crate) struct Crash {
     pub(crate) recovery: RecoverySummary,
 }
 
+/// A job that shared the service with another.
+#[derive(Serialize)]
+pub(crate) struct SharedReport {
+    pub(crate) label: String,
+    pub(crate) nodes: u32,
+    /// Bytes a second.
+    pub(crate) throughput: f64,
+    /// Its part of what was served while both were there.
+    pub(crate) share: f64,
+    /// What the policy says that should be.
+    pub(crate) due: f64,
+}
+
 /// The whole demo.
 #[derive(Serialize)]
 pub(crate) struct DemoReport {
@@ -41,6 +54,8 @@ pub(crate) struct DemoReport {
     pub(crate) writing: f64,
     pub(crate) reading: f64,
     pub(crate) crash: Option<Crash>,
+    /// Two jobs that shared a modelled device by policy.
+    pub(crate) sharing: Vec<SharedReport>,
 }
 
 impl DemoReport {
@@ -116,6 +131,17 @@ impl fmt::Display for DemoReport {
         )?;
         if let Some(crash) = &self.crash {
             crash.fmt(f)?;
+        }
+        for job in &self.sharing {
+            writeln!(
+                f,
+                "  sharing    {} ({}): {}/s, {:.1} % of the device; due under size-fair: {:.0} %",
+                job.label,
+                human::counted(u64::from(job.nodes), "node"),
+                human::size(job.throughput as u64),
+                job.share * 100.0,
+                job.due * 100.0
+            )?;
         }
         match self.verdict() {
             Ok(()) => write!(f, "\n  every acknowledged byte is there"),

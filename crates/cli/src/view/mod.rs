@@ -3,18 +3,24 @@
 mod bytes;
 mod demo;
 mod entry;
+mod jobs;
 mod people;
 mod service;
+mod shares;
+mod sharing;
 mod started;
 mod store;
 mod table;
 mod transfer;
 
 pub(crate) use bytes::lossy;
-pub(crate) use demo::{Crash, DemoReport, JobReport};
+pub(crate) use demo::{Crash, DemoReport, JobReport, SharedReport};
 pub(crate) use entry::{Entries, Entry, Facts, Sum, Sums};
+pub(crate) use jobs::JobTable;
 pub(crate) use people::People;
 pub(crate) use service::{Status, Usage};
+pub(crate) use shares::{JobShare, ServerShares, Shares};
+pub(crate) use sharing::Sharing;
 pub(crate) use started::Started;
 pub(crate) use store::Inspected;
 pub(crate) use table::table;

@@ -22,6 +22,8 @@ fn every_byte_survives_and_nothing_is_left_behind() {
     for job in jobs {
         assert_eq!((&job["verified"], &job["wrong"]), (&(96 << 20).into(), &0.into()), "{job}");
     }
+    let (large, small) = (&report["sharing"][0], &report["sharing"][1]);
+    assert!(large["share"].as_f64() > small["share"].as_f64(), "{large} {small}");
     let crash = &report["crash"];
     assert!(crash["recovery"]["records"].as_u64().unwrap() > 0, "{crash}");
     assert_eq!(crash["recovery"]["clean"], false);

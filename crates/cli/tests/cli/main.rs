@@ -3,9 +3,11 @@
 mod demo;
 mod errors;
 mod files;
+mod mount;
 mod names;
 mod planning;
 mod server;
 mod settings;
+mod sharing;
 mod support;
 mod users;

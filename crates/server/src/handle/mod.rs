@@ -14,6 +14,7 @@
 mod attr;
 mod names;
 mod open;
+mod sharing;
 mod status;
 
 use crate::members::check_maker;
@@ -27,6 +28,8 @@ use forebay_wire::{Answer, Reply, Request};
 pub(crate) enum Class {
     /// At once and without a turn, so that heartbeats and diagnosis work on a server full of work.
     Urgent,
+    /// Without a turn too, but other servers have to be waited for.
+    Errand,
     /// In its turn.
     Usual,
     /// In its turn, and it waits for a device.
@@ -38,7 +41,10 @@ pub(crate) enum Class {
 /// How a request is served.
 pub(crate) fn class(request: &Request) -> Class {
     match request {
-        Request::Ping | Request::Status | Request::Shutdown => Class::Urgent,
+        Request::Ping | Request::Status | Request::Shutdown | Request::GetPolicy | Request::Exchange(_) => {
+            Class::Urgent
+        }
+        Request::SetPolicy { .. } => Class::Errand,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
         _ => Class::Usual,
@@ -61,10 +67,14 @@ impl Service {
             Request::Close { token } => self.close(caller, &token),
             Request::Truncate { token, size } => self.truncate(caller, &token, size),
             Request::TruncateFile { file, size } => self.truncate_file(caller, file, size),
+            Request::Extend { token, size } => self.extend(caller, &token, size),
             Request::Punch { token, offset, len } => self.punch(caller, &token, offset, len),
             Request::Sync { token } => self.sync(caller, &token),
             Request::SyncAll => self.store.data().sync_all().map(|()| Reply::Done),
             Request::MakeDir { dir, name, mode } => self.make_dir(caller, dir, &name, mode),
+            Request::MakeSpecial { dir, name, mode, special } => {
+                self.make_special(caller, dir, &name, mode, special)
+            }
             Request::RemoveDir { dir, name } => self.remove_dir(caller, dir, &name),
             Request::Unlink { dir, name } => self.unlink(caller, dir, &name),
             Request::Rename { dir, name, to_dir, to_name, mode } => {
@@ -87,6 +97,11 @@ impl Service {
                 let (samples, next) = self.history.from(cursor)?;
                 Ok(Reply::History { samples, next })
             }
+            Request::GetPolicy => Ok(Reply::Sharing(Box::new(self.sharing()))),
+            Request::SetPolicy { .. } => {
+                Err(Error::new(ErrorKind::Protocol, "a policy is set on control connections"))
+            }
+            Request::Exchange(told) => self.hear(caller, told),
             Request::Write { .. } | Request::Read { .. } => {
                 Err(Error::new(ErrorKind::Protocol, "reads and writes travel on data connections"))
             }
@@ -109,7 +124,7 @@ impl Service {
     fn attr(&self, file: FileId, inode: &Inode) -> Result<Attr> {
         let facts = match inode.kind() {
             FileKind::File => self.store.data().facts(file)?,
-            FileKind::Directory | FileKind::Symlink => Facts::default(),
+            FileKind::Directory | FileKind::Symlink | FileKind::Special(_) => Facts::default(),
         };
         Ok(inode.attr(file, &facts))
     }

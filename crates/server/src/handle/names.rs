@@ -2,7 +2,7 @@
 
 use crate::service::{Caller, Service};
 use forebay_backend::Place;
-use forebay_model::{Access, Attr, ErrorKind, FileId, Name, Result, may};
+use forebay_model::{Access, Attr, ErrorKind, FileId, Name, Result, Special, may};
 use forebay_store::{Facts, Fate, Unlinked, Walked};
 use forebay_wire::{Answer, Entry, RenameMode, Reply};
 
@@ -28,6 +28,20 @@ impl Service {
     pub(super) fn make_dir(&self, caller: &Caller, dir: FileId, name: &Name, mode: u16) -> Answer {
         self.reach(caller, dir)?;
         let (file, inode) = self.store.names().make_dir(&caller.who, dir, name, mode, self.now())?;
+        Ok(Reply::Attr(self.attr(file, &inode)?))
+    }
+
+    pub(super) fn make_special(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        name: &Name,
+        mode: u16,
+        special: Special,
+    ) -> Answer {
+        self.reach(caller, dir)?;
+        let made = self.store.names().make_special(&caller.who, dir, name, mode, special, self.now());
+        let (file, inode) = made?;
         Ok(Reply::Attr(self.attr(file, &inode)?))
     }
 

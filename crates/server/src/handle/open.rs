@@ -13,12 +13,15 @@ use std::sync::Arc;
 const STRIPE: u64 = 4 << 20;
 /// How often a create starts again because the name came or went meanwhile.
 const TRIES: u32 = 100;
+/// The set-user-id and set-group-id bits of a mode.
+pub(super) const SET_ID: u16 = 0o6000;
 
 impl Service {
     pub(super) fn open(&self, caller: &Caller, file: FileId, access: Access, truncate: bool) -> Answer {
         self.reach(caller, file)?;
         let hold = Arc::new(self.opens.hold(file)?);
         let inode = self.store.names().check_open(&caller.who, file, access).map_err(vanished)?;
+        note_set_id(&hold, &inode);
         self.opened(caller, file, &inode, access, truncate, hold)
     }
 
@@ -41,6 +44,7 @@ impl Service {
                 Ok((file, _)) => {
                     // Whoever makes a file has it open as he likes, whatever its mode.
                     if let Some((hold, inode)) = self.hold_live(file)? {
+                        note_set_id(&hold, &inode);
                         let token = self.seal(caller, file, access);
                         caller.session.insert(token, hold)?;
                         return Ok(Reply::Opened { token, attr: self.attr(file, &inode)?, created: true });
@@ -74,6 +78,7 @@ impl Service {
         let Some((file, _)) = unless_gone(names.lookup(&caller.who, dir, name))? else { return Ok(None) };
         let Some((hold, _)) = self.hold_live(file)? else { return Ok(None) };
         let Some(inode) = unless_gone(names.check_open(&caller.who, file, access))? else { return Ok(None) };
+        note_set_id(&hold, &inode);
         self.opened(caller, file, &inode, access, truncate, hold).map(Some)
     }
 
@@ -97,7 +102,7 @@ impl Service {
                 let text = "a file is cut to nothing only by those who open it for writing";
                 return Err(Error::new(ErrorKind::Invalid, text));
             }
-            self.set_length(file, 0)?;
+            self.set_length(caller, &hold, 0)?;
         }
         let token = self.seal(caller, file, access);
         caller.session.insert(token, hold)?;
@@ -149,6 +154,15 @@ impl Service {
         Ok(hold)
     }
 
+    /// Whoever changes the bytes of a file, root excepted, takes its set-id bits away.
+    pub(crate) fn shed_set_id(&self, caller: &Caller, hold: &Hold) -> Result<()> {
+        if caller.who.is_root() || !hold.take_set_id() {
+            return Ok(());
+        }
+        let dropped = self.store.names().drop_set_id(hold.file(), self.now());
+        dropped.inspect_err(|_| hold.has_set_id())
+    }
+
     /// Takes a token on its seal if an earlier life of the server made it, while its clients may still come back, or
     /// if another session of its user has it open (a process handed it on). Any other was closed, or its session has
     /// ended: then the file is opened anew, by the rules of the present.
@@ -159,12 +173,13 @@ impl Service {
         check_maker(&*self.members, token.file)?;
         let hold = Arc::new(self.opens.hold(token.file)?);
         let of_earlier_life = token.serial < self.began.0 && self.grace.lasts();
-        if of_earlier_life || self.sessions.knows(token) {
-            self.store.names().inode(token.file).map_err(vanished)?;
+        let inode = if of_earlier_life || self.sessions.knows(token) {
+            self.store.names().inode(token.file)
         } else {
             self.reach(caller, token.file)?;
-            self.store.names().check_open(&caller.who, token.file, token.access).map_err(vanished)?;
-        }
+            self.store.names().check_open(&caller.who, token.file, token.access)
+        };
+        note_set_id(&hold, &inode.map_err(vanished)?);
         caller.session.insert(*token, hold.clone())?;
         Ok(hold)
     }
@@ -176,6 +191,13 @@ fn unless_gone<T>(result: Result<T>) -> Result<Option<T>> {
         Ok(value) => Ok(Some(value)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Remembers a set-id bit, for when the file's bytes change.
+pub(super) fn note_set_id(hold: &Hold, inode: &Inode) {
+    if inode.mode & SET_ID != 0 {
+        hold.has_set_id();
     }
 }
 

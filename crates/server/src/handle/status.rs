@@ -1,7 +1,7 @@
 //! What the server says about itself, and how it is told to stop.
 
 use crate::service::{Caller, Service};
-use forebay_model::{Error, ErrorKind, Usage};
+use forebay_model::{Error, ErrorKind, Result, Usage};
 use forebay_store::Start;
 use forebay_wire::{Answer, RecoverySummary, RegionCounts, Reply, Status};
 
@@ -51,16 +51,21 @@ impl Service {
                 millis: u64::try_from(self.opening.as_millis()).unwrap_or(u64::MAX),
             },
             damage,
-            jobs: self.jobs.status(),
+            jobs: self.jobs.status(store.data().now(), &self.due()),
         }
     }
 
-    pub(super) fn shutdown(&self, caller: &Caller) -> Answer {
-        if !caller.privileged || !self.trusts(&caller.who) {
-            let text =
-                format!("user {} may not stop this server: only root and its owner may", caller.who.uid);
-            return Err(Error::new(ErrorKind::NotPermitted, text));
+    /// Refuses whoever is neither root nor the service's owner.
+    pub(super) fn demand(&self, caller: &Caller, what: &str) -> Result<()> {
+        if caller.privileged && self.trusts(&caller.who) {
+            return Ok(());
         }
+        let text = format!("user {} may not {what}: only root and its owner may", caller.who.uid);
+        Err(Error::new(ErrorKind::NotPermitted, text))
+    }
+
+    pub(super) fn shutdown(&self, caller: &Caller) -> Answer {
+        self.demand(caller, "stop this server")?;
         tracing::info!(uid = %caller.who.uid, "asked to stop");
         self.stop();
         Ok(Reply::Done)

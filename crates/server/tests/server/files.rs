@@ -2,7 +2,7 @@
 
 use crate::raw::{Raw, World, name, pattern, refused};
 use forebay_backend::{Backend, Fake, Place};
-use forebay_model::{Access, Attr, ErrorKind, FileId, FileKind, Gid, Time, Uid};
+use forebay_model::{Access, Attr, ErrorKind, FileId, FileKind, Gid, Special, Time, Uid};
 use forebay_wire::{At, Channel, IfExists, RenameMode, Reply, Request, XattrMode};
 use std::sync::Arc;
 
@@ -144,10 +144,46 @@ fn attributes_are_set_and_read() {
     assert_eq!(attr.mode, 0o444);
     control.call(Request::TruncateFile { file, size: 1234 }).unwrap();
     control.call(Request::Punch { token, offset: 0, len: 10 }).unwrap();
+    // Extending never cuts.
+    control.call(Request::Extend { token, size: 1 }).unwrap();
     refused(control.call(Request::Punch { token, offset: 5, len: u64::MAX }), ErrorKind::Invalid);
     assert_eq!(control.walk("f").unwrap().size, 1234);
+    control.call(Request::Extend { token, size: 2000 }).unwrap();
+    assert_eq!(control.walk("f").unwrap().size, 2000);
     let Ok(Reply::Usage(usage)) = control.call(Request::StatFs) else { panic!("no usage") };
     assert_eq!((usage.files, usage.capacity), (2, 16 << 20));
+}
+
+#[test]
+fn special_files_are_names_with_attributes_that_only_a_kernel_can_open() {
+    let mut world = World::new();
+    let specials = [Special::Pipe, Special::Socket, Special::Character(0x501), Special::Block(0x700)];
+    let mut ids = Vec::new();
+    for (index, special) in specials.into_iter().enumerate() {
+        let mut control = world.control();
+        let make = |dir| Request::MakeSpecial { dir, name: name(&format!("s{index}")), mode: 0o640, special };
+        if matches!(special, Special::Character(_) | Special::Block(_)) {
+            refused(world.control().acting(crate::raw::ALICE).call(make(ROOT)), ErrorKind::NotPermitted);
+        }
+        let Ok(Reply::Attr(made)) = control.call(make(ROOT)) else { panic!("{special:?} was not made") };
+        assert_eq!((made.kind, made.mode, made.size, made.links), (FileKind::Special(special), 0o640, 0, 1));
+        refused(control.call(make(ROOT)), ErrorKind::Exists);
+        let open = Request::Open { file: made.id, access: Access::READ, truncate: false };
+        refused(control.call(open), ErrorKind::Unsupported);
+        refused(control.call(Request::TruncateFile { file: made.id, size: 0 }), ErrorKind::Unsupported);
+        control.call(Request::Link { file: made.id, dir: ROOT, name: name(&format!("l{index}")) }).unwrap();
+        ids.push(made.id);
+    }
+    world.restart();
+    let mut control = world.control();
+    for (index, special) in specials.into_iter().enumerate() {
+        let found = control.walk(&format!("l{index}")).unwrap();
+        assert_eq!((found.id, found.kind, found.links), (ids[index], FileKind::Special(special), 2));
+        control.call(Request::Unlink { dir: ROOT, name: name(&format!("l{index}")) }).unwrap();
+        control.call(Request::Unlink { dir: ROOT, name: name(&format!("s{index}")) }).unwrap();
+    }
+    let listing = Request::ReadDir { dir: ROOT, cookie: 0, limit: 9, plus: true };
+    assert_eq!(control.call(listing), Ok(Reply::Entries { entries: vec![], next: None }));
 }
 
 #[test]

@@ -7,3 +7,4 @@ mod people;
 mod races;
 mod raw;
 mod restart;
+mod sharing;

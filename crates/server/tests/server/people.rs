@@ -147,6 +147,7 @@ fn tokens_serve_their_owner_alone_and_cannot_be_changed() {
             Request::Close { token: forgery },
             Request::Truncate { token: forgery, size: 0 },
             Request::Punch { token: forgery, offset: 0, len: 1 },
+            Request::Extend { token: forgery, size: 9 },
             Request::Sync { token: forgery },
         ] {
             refused(bob.call(request), ErrorKind::Stale);
@@ -154,6 +155,50 @@ fn tokens_serve_their_owner_alone_and_cannot_be_changed() {
     }
     let stronger = Token { access: Access { execute: true, ..Access::BOTH }, ..token };
     refused(world.data().acting(ALICE).read(stronger, 0, 1), ErrorKind::Stale);
+}
+
+#[test]
+fn set_id_bits_go_when_anybody_but_root_changes_the_bytes() {
+    let world = World::new();
+    let (mut alice, mut root) = (world.control().acting(ALICE), world.control().acting(0));
+    let before = alice.create(ROOT, "f", 0o777);
+    let file = before.file;
+    let Ok(Reply::Opened { token: roots, .. }) =
+        root.call(Request::Open { file, access: Access::BOTH, truncate: false })
+    else {
+        panic!("not opened")
+    };
+    let punch = |token| Request::Punch { token, offset: 0, len: 1 };
+    for (mode, after, change) in [
+        (0o6777, 0o777, Some(Request::Truncate { token: before, size: 9 })),
+        (0o6777, 0o777, Some(Request::TruncateFile { file, size: 8 })),
+        (0o6777, 0o777, Some(Request::Open { file, access: Access::BOTH, truncate: true })),
+        (0o6777, 0o777, Some(Request::Extend { token: before, size: 7 })),
+        (0o6777, 0o777, Some(punch(before))),
+        (0o6777, 0o777, None),
+        // Without group execution the bit means something else.
+        (0o6767, 0o2767, None),
+        (0o1777, 0o1777, None),
+    ] {
+        let change_mode = Change { mode: Some(mode), ..Change::default() };
+        alice.call(Request::SetAttr { file, change: change_mode }).unwrap();
+        world.data().acting(0).write(roots, At::Offset(0), b"root may").unwrap();
+        assert_eq!(root.walk("f").unwrap().mode, mode, "root changes nothing but the bytes");
+        let shown = format!("{mode:o} {change:?}");
+        match change {
+            Some(change) => drop(alice.call(change).unwrap()),
+            None => drop(world.data().acting(ALICE).write(before, At::Offset(0), b"x").unwrap()),
+        }
+        assert_eq!(root.walk("f").unwrap().mode, after, "{shown}");
+    }
+    let set = Change { mode: Some(0o4777), ..Change::default() };
+    alice.call(Request::SetAttr { file, change: set }).unwrap();
+    let mut late = Raw::unix(&world.socket(), Channel::Control, 98).unwrap().acting(BOB);
+    let open = Request::Open { file, access: Access::WRITE, truncate: false };
+    let Ok(Reply::Opened { token, .. }) = late.call(open) else { panic!("not opened") };
+    let mut data = Raw::unix(&world.socket(), Channel::Data, 98).unwrap().acting(BOB);
+    data.write(token, At::End, b"x").unwrap();
+    assert_eq!(root.walk("f").unwrap().mode, 0o777, "set before it was opened");
 }
 
 #[test]

@@ -68,6 +68,25 @@ impl Data {
         Some((uid, candidates))
     }
 
+    /// Whether a region's worth of the user's space, or of nobody's, is dead, and only kept by those who still write
+    /// there or read, or was taken by others while it was made.
+    pub(super) fn is_held_back(&self, owner: Uid) -> bool {
+        let mine: Vec<(State, RegionId)> = {
+            let space = lock(&self.space);
+            let states = [State::Filling, State::Sealed, State::Draining, State::Resting];
+            let all = states.into_iter().flat_map(|state| space.with(state).map(move |id| (state, id)));
+            all.filter(|&(state, id)| state == State::Resting || space.uid(id) == Some(owner)).collect()
+        };
+        let whole = mine.into_iter().map(|(state, id)| (state, self.region(id)));
+        let whole = whole.filter(|(_, region)| !region.damaged.load(Ordering::Acquire));
+        let gain = whole.map(|(state, region)| match state {
+            // Nothing in it is live.
+            State::Resting => 1.0,
+            _ => 1.0 - self.weight(&region),
+        });
+        gain.sum::<f64>() >= 1.0
+    }
+
     /// How much of another region this one's live bytes would take.
     fn weight(&self, region: &Region) -> f64 {
         let slots = f64::from(self.geometry.slots);

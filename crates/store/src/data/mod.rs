@@ -264,6 +264,14 @@ impl Data {
         })
     }
 
+    /// Makes a file at least so long, and never shorter. What is new is zero.
+    pub fn extend(&self, file: FileId, size: u64) -> Result<()> {
+        if size > MAX_FILE {
+            return Err(ErrorKind::TooLarge.into());
+        }
+        self.hide(file, Span::new(0, 0), Batch::default(), |state| state.size = state.size.max(size))
+    }
+
     /// Turns a range into zeros; the length stays. The changes in `with` happen together with it.
     pub fn punch(&self, file: FileId, span: Span, with: Batch) -> Result<()> {
         self.hide(file, span, with, |_| {})

@@ -6,9 +6,14 @@ use super::{Data, Grant, lock};
 use crate::meta::Batch;
 use forebay_model::{Bytes, Error, ErrorKind, FileId, RegionId, Result, Stamp, Uid};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 /// Below this share of free regions the background cleaner starts to work.
 const LOW_WATER: u32 = 8;
+/// How often, and with which pauses, a reservation looks for space that only others who are at work keep from it:
+/// one of them may have stalled.
+const TRIES: u32 = 500;
+const PAUSE: Duration = Duration::from_millis(2);
 
 impl Data {
     /// Space for a user's bytes of a file without waiting for anything; `None` says nothing about whether there is any.
@@ -26,26 +31,41 @@ impl Data {
         if let Some(grant) = self.try_reserve(owner, file, len) {
             return Ok(grant);
         }
+        for _ in 0..TRIES {
+            if let Some(grant) = self.make_room(owner, len)? {
+                return Ok(grant);
+            }
+            if !self.is_held_back(owner) {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        let usage = self.usage();
+        let (live, capacity) = (Bytes(usage.live), Bytes(usage.capacity));
+        // With much of it dead, something else is scarce.
+        let scarce = match usage.live < usage.capacity / 2 {
+            true => "; journals are full of small records, or regions belong to other users",
+            false => "",
+        };
+        let text = format!(
+            "the buffer is full ({live} of {capacity} are live{scarce}): remove files, or give it more capacity"
+        );
+        Err(Error::new(ErrorKind::NoSpace, text))
+    }
+
+    /// Space that is there, or can be made by flushing and compacting.
+    fn make_room(&self, owner: Uid, len: u32) -> Result<Option<Grant>> {
         let _alone = lock(&self.reclaiming);
         // Another thread may have made room while this one waited.
         if let Some(grant) = self.grant_anywhere(owner, len)? {
-            return Ok(grant);
+            return Ok(Some(grant));
         }
         self.seal_dead();
         self.reclaim()?;
         while !self.has_room(owner) && self.clean()? {
             self.reclaim()?;
         }
-        if let Some(grant) = self.grant_anywhere(owner, len)? {
-            return Ok(grant);
-        }
-        let usage = self.usage();
-        let text = format!(
-            "the buffer is full ({} of {} are live): remove files, or give it more capacity",
-            Bytes(usage.live),
-            Bytes(usage.capacity)
-        );
-        Err(Error::new(ErrorKind::NoSpace, text))
+        self.grant_anywhere(owner, len)
     }
 
     /// Makes the memory of all regions present, region by region until told to stop: otherwise whoever fills one

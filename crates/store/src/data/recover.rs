@@ -19,8 +19,6 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, RwLock};
 
 const CLOCK_KEY: &[u8] = b"c";
-/// How far ahead of the present the stored clock is set, so that it need not be stored often.
-const CLOCK_LEAD: u64 = 60_000_000_000;
 
 /// How the last run of the store ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -207,20 +205,21 @@ impl Data {
         self.kv.commit(batch)
     }
 
-    /// Notes the present, so that a machine whose clock was set back does not make stamps a second time.
+    /// Notes the present, so that a machine whose clock is set back while the store is closed does not go back too.
+    /// Stamps of records and tombstones need no note: they are found again by themselves.
     pub fn store_clock(&self) -> Result<()> {
         let mut batch = Batch::default();
-        batch.put(CLOCK_KEY, (self.now().0 + CLOCK_LEAD).to_be_bytes());
+        batch.put(CLOCK_KEY, self.now().0.to_be_bytes());
         self.kv.commit(batch)
     }
 }
 
-/// The last stamp that an earlier run can have made, as far as the metadata store tells.
+/// The last stamp that was noted.
 fn stored_clock(kv: &dyn Kv) -> Result<Stamp> {
     let mut clock = Stamp::default();
     kv.scan(CLOCK_KEY, b"", &mut |_, value| {
         if let Ok(bytes) = value.try_into() {
-            clock = Stamp(u64::from_be_bytes(bytes).saturating_sub(CLOCK_LEAD));
+            clock = Stamp(u64::from_be_bytes(bytes));
         }
         ControlFlow::Break(())
     })?;

@@ -8,8 +8,8 @@
 //! | `o` file | (orphan: no name left, maybe open) | names |
 //! | `n` | whose namespace this is; first id never handed out | names |
 //! | `s` file | size and last write | data |
-//! | `z` file, start | zeros: end and stamp | data |
-//! | `c` | clock: a stamp never reached before the last start | data |
+//! | `z` file, stamp | zeros: start and end | data |
+//! | `c` | clock: the last stamp noted | data |
 //! | `k` | the key that seals tokens | server |
 //! | `h` second, job | what a job wrote and read | server |
 //! | `v` | incarnation | store |

@@ -18,7 +18,11 @@ impl Names {
                 let text = format!("file {file} is a symbolic link: it cannot be opened");
                 return Err(Error::new(ErrorKind::TooManyLinks, text));
             }
-            _ => {}
+            FileKind::Special(_) => {
+                let text = format!("file {file} is a pipe, socket or device: only a kernel can open it");
+                return Err(Error::new(ErrorKind::Unsupported, text));
+            }
+            FileKind::File | FileKind::Directory => {}
         }
         demand(who, file, &inode, access)?;
         Ok(inode)
@@ -68,6 +72,25 @@ impl Names {
         let result = inode.clone();
         edit.commit()?;
         Ok(result)
+    }
+
+    /// Somebody other than the superuser changes the bytes of a file: it must no longer run with its owner's or its
+    /// group's rights.
+    pub fn drop_set_id(&self, file: FileId, now: Stamp) -> Result<()> {
+        let _held = self.locks.hold(&[file]);
+        let mut edit = self.edit();
+        let inode = edit.inode(file)?;
+        let before = inode.mode;
+        inode.mode &= !SET_UID;
+        // Without group execution the bit means something else.
+        if inode.mode & 0o010 != 0 {
+            inode.mode &= !SET_GID;
+        }
+        if inode.mode == before {
+            return Ok(());
+        }
+        inode.changed(now);
+        edit.commit()
     }
 
     fn reach_directory(&self, who: &Identity, dir: FileId) -> Result<()> {

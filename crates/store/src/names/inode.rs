@@ -1,7 +1,7 @@
 //! Inodes: everything about a file but its names' text, its size and its bytes.
 
 use super::damaged;
-use forebay_model::{Attr, FileId, FileKind, Gid, Incarnation, Layout, Result, Stamp, Time, Uid};
+use forebay_model::{Attr, FileId, FileKind, Gid, Incarnation, Layout, Result, Special, Stamp, Time, Uid};
 use serde::{Deserialize, Serialize};
 
 /// Most names that one file can have.
@@ -56,6 +56,11 @@ pub enum Body {
         /// What it says.
         target: Vec<u8>,
     },
+    /// A pipe, socket or device.
+    Special {
+        /// Which.
+        special: Special,
+    },
 }
 
 /// What the data knows about a file.
@@ -92,6 +97,7 @@ impl Inode {
             Body::File { .. } => FileKind::File,
             Body::Directory { .. } => FileKind::Directory,
             Body::Symlink { .. } => FileKind::Symlink,
+            Body::Special { special } => FileKind::Special(special),
         }
     }
 
@@ -126,6 +132,7 @@ impl Inode {
                 Body::File { .. } => facts.size,
                 Body::Directory { .. } => DIRECTORY_SIZE,
                 Body::Symlink { target } => target.len() as u64,
+                Body::Special { .. } => 0,
             },
             buffered: facts.buffered,
             atime: self.atime,
@@ -178,6 +185,7 @@ impl Inode {
             FileKind::File => "file",
             FileKind::Directory => "directory",
             FileKind::Symlink => "symbolic link",
+            FileKind::Special(_) => "special file",
         }
     }
 

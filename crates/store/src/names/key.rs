@@ -1,7 +1,7 @@
 //! Keys of the namespace, and the value of an entry.
 
 use super::damaged;
-use forebay_model::{FileId, FileKind, Name, Result};
+use forebay_model::{FileId, FileKind, Name, Result, Special};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub(super) const INODES: &[u8] = b"i";
@@ -83,29 +83,44 @@ pub(super) struct Target {
 
 impl Target {
     pub(super) fn encode(self) -> Vec<u8> {
-        let kind = match self.kind {
-            FileKind::File => 0,
-            FileKind::Directory => 1,
-            FileKind::Symlink => 2,
+        let (kind, device) = match self.kind {
+            FileKind::File => (0, None),
+            FileKind::Directory => (1, None),
+            FileKind::Symlink => (2, None),
+            FileKind::Special(Special::Pipe) => (3, None),
+            FileKind::Special(Special::Socket) => (4, None),
+            FileKind::Special(Special::Character(number)) => (5, Some(number)),
+            FileKind::Special(Special::Block(number)) => (6, Some(number)),
         };
         let mut value = vec![VERSION, kind];
         value.extend(self.file.0.to_be_bytes());
+        value.extend(device.into_iter().flat_map(u32::to_be_bytes));
         value
     }
 
     pub(super) fn decode(dir: FileId, name: &Name, value: &[u8]) -> Result<Target> {
-        let parts = match value {
-            [VERSION, kind @ 0..=2, id @ ..] => id.try_into().ok().map(|id| (*kind, u64::from_be_bytes(id))),
-            _ => None,
+        Target::read(value)
+            .ok_or_else(|| damaged(format!("entry {name:?} of directory {dir} cannot be read")))
+    }
+
+    fn read(value: &[u8]) -> Option<Target> {
+        let [VERSION, kind, rest @ ..] = value else { return None };
+        let (id, device) = rest.split_first_chunk::<ID>()?;
+        let device = match device {
+            [] => None,
+            number => Some(u32::from_be_bytes(number.try_into().ok()?)),
         };
-        let (kind, id) =
-            parts.ok_or_else(|| damaged(format!("entry {name:?} of directory {dir} cannot be read")))?;
-        let kind = match kind {
-            0 => FileKind::File,
-            1 => FileKind::Directory,
-            _ => FileKind::Symlink,
+        let kind = match (kind, device) {
+            (0, None) => FileKind::File,
+            (1, None) => FileKind::Directory,
+            (2, None) => FileKind::Symlink,
+            (3, None) => FileKind::Special(Special::Pipe),
+            (4, None) => FileKind::Special(Special::Socket),
+            (5, Some(number)) => FileKind::Special(Special::Character(number)),
+            (6, Some(number)) => FileKind::Special(Special::Block(number)),
+            _ => return None,
         };
-        Ok(Target { file: FileId(id), kind })
+        Some(Target { file: FileId(u64::from_be_bytes(*id)), kind })
     }
 }
 

@@ -4,7 +4,7 @@ use super::key::Target;
 use super::{Body, Inode, MAX_LINKS, Names, SET_GID, demand, no_file, taken};
 use forebay_model::{
     Access, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Layout, MAX_PATH, Name, Result,
-    Stamp,
+    Special, Stamp,
 };
 
 impl Names {
@@ -57,6 +57,23 @@ impl Names {
             return Err(Error::new(ErrorKind::Invalid, "the target of a symbolic link holds no NUL byte"));
         }
         self.make(who, dir, name, 0o777, Body::Symlink { target: target.to_vec() }, now)
+    }
+
+    /// Makes a pipe, socket or device.
+    pub fn make_special(
+        &self,
+        who: &Identity,
+        dir: FileId,
+        name: &Name,
+        mode: u16,
+        special: Special,
+        now: Stamp,
+    ) -> Result<(FileId, Inode)> {
+        if matches!(special, Special::Character(_) | Special::Block(_)) && !who.is_root() {
+            let text = format!("only the superuser may make a device, not user {}", who.uid);
+            return Err(Error::new(ErrorKind::NotPermitted, text));
+        }
+        self.make(who, dir, name, mode & 0o7777, Body::Special { special }, now)
     }
 
     /// Gives a file one more name.

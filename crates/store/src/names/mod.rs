@@ -215,6 +215,6 @@ fn contended(dir: FileId, name: &Name) -> Error {
 }
 
 fn damaged(what: impl std::fmt::Display) -> Error {
-    let text = format!("the namespace is damaged: {what}; run \"forebay check\" on the store");
+    let text = format!("the namespace is damaged: {what}: restore the store's metadata from a copy");
     Error::new(ErrorKind::BadStore, text)
 }

@@ -26,7 +26,7 @@ pub enum Fate {
     Named,
     /// That was the last name of a file with bytes: it stays until [`Names::bury`], since it may be open.
     Orphaned,
-    /// Nothing is left of it: a directory, or a symbolic link.
+    /// Nothing is left of it: a directory, a symbolic link, or a special file.
     Gone,
 }
 
@@ -126,7 +126,7 @@ impl Names {
         let fate = match target.kind {
             FileKind::Directory => Fate::Gone,
             _ if !inode.parents.is_empty() => Fate::Named,
-            FileKind::Symlink => Fate::Gone,
+            FileKind::Symlink | FileKind::Special(_) => Fate::Gone,
             FileKind::File => Fate::Orphaned,
         };
         match fate {

@@ -159,7 +159,7 @@ fn space_of(name: &Name) -> Result<Space> {
 fn demand_read(who: &Identity, file: FileId, inode: &Inode, name: &Name) -> Result<()> {
     match space_of(name)? {
         Space::Trusted if !who.is_root() => Err(no_attribute(file, name)),
-        Space::User if inode.kind() == FileKind::Symlink => Err(no_attribute(file, name)),
+        Space::User if !has_user_attributes(inode) => Err(no_attribute(file, name)),
         Space::User => demand(who, file, inode, Access::READ),
         Space::Trusted | Space::Security => Ok(()),
     }
@@ -173,7 +173,7 @@ fn demand_write(who: &Identity, file: FileId, inode: &Inode, name: &Name) -> Res
     match space_of(name)? {
         Space::Trusted | Space::Security if !who.is_root() => refuse("only the superuser may change it"),
         Space::Trusted | Space::Security => Ok(()),
-        Space::User if inode.kind() == FileKind::Symlink => refuse("only files and directories can have it"),
+        Space::User if !has_user_attributes(inode) => refuse("only files and directories can have it"),
         Space::User
             if inode.kind() == FileKind::Directory && inode.mode & STICKY != 0 && !is_owner(who, inode) =>
         {
@@ -181,6 +181,11 @@ fn demand_write(who: &Identity, file: FileId, inode: &Inode, name: &Name) -> Res
         }
         Space::User => demand(who, file, inode, Access::WRITE),
     }
+}
+
+/// The mode of all others says nothing about bytes, and these attributes are bytes.
+fn has_user_attributes(inode: &Inode) -> bool {
+    matches!(inode.kind(), FileKind::File | FileKind::Directory)
 }
 
 fn no_attribute(file: FileId, name: &Name) -> Error {

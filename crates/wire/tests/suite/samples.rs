@@ -2,12 +2,12 @@
 
 use forebay_model::{
     Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Job, Name,
-    ServerId, SetTime, Stamp, Time, Uid, Usage,
+    ServerId, SetTime, Special, Stamp, Time, Uid, Usage,
 };
 use forebay_wire::{
-    Answer, At, Call, Channel, Entry, FrameKind, Greeting, Hello, IfExists, JobStatus, Proof,
-    RecoverySummary, RegionCounts, RenameMode, Reply, Request, Sample, Status, Token, VERSION, Welcome,
-    XattrMode, frame,
+    Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Hello, IfExists, JobState, JobStatus,
+    PeerStatus, Proof, RecoverySummary, RegionCounts, RenameMode, Reply, Request, Sample, Sharing, Status,
+    Token, VERSION, Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -80,6 +80,8 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Truncate { token, size: u64::MAX },
         Request::TruncateFile { file, size: 1 },
         Request::Punch { token, offset: 1, len: 2 },
+        Request::Extend { token, size: 4096 },
+        Request::MakeSpecial { dir: FileId::ROOT, name: name("d"), mode: 0o600, special: Special::Block(7) },
         Request::Sync { token },
         Request::SyncAll,
         Request::MakeDir { dir, name: name("d"), mode: 0o1777 },
@@ -107,6 +109,18 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Write { token, at: At::Offset(1 << 50) },
         Request::Read { token, offset: 3, len: 1 << 20 },
         Request::History { cursor: 1 << 100 },
+        Request::GetPolicy,
+        Request::SetPolicy { policy: "user-then-size-fair".into() },
+        Request::Exchange(Exchange {
+            server: ServerId(3),
+            version: 1 << 60,
+            capacity: 400 << 20,
+            policy: "size-fair".into(),
+            policy_set: Stamp(5),
+            part: 1,
+            parts: 2,
+            jobs: vec![job()],
+        }),
     ]
 }
 
@@ -151,6 +165,12 @@ fn status() -> Status {
             requests: 3,
             seen: Stamp(4),
             connections: 5,
+            state: JobState::Idle,
+            operations: 6,
+            waited: 7,
+            waiting: 8,
+            share: 250_000,
+            recent: 9,
         }],
     }
 }
@@ -175,6 +195,19 @@ pub(crate) fn replies() -> Vec<Reply> {
             samples: vec![Sample { second: 1, label: "7".into(), written: 2, read: 3 }],
             next: Some(4),
         },
+        Reply::Sharing(Box::new(Sharing {
+            policy: "size-fair".into(),
+            policy_set: Stamp(1),
+            scheduler: "stride".into(),
+            device_rate: 2,
+            lambda_millis: 500,
+            peers: vec![PeerStatus {
+                address: "tcp:b:7411".into(),
+                server: Some(ServerId(2)),
+                trouble: Some("it does not answer".into()),
+                agrees: true,
+            }],
+        })),
     ]
 }
 

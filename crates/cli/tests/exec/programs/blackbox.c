@@ -327,8 +327,13 @@ static void names(void) {
     DO(remove(P("one")));
     DO(remove(P("d/e")));
     DO(remove(P("d")));
-    DO(mkfifo(P("fifo"), 0644) == 0 ? 0 : 0);
-    unlink(P("fifo"));
+    DO(mkfifo(P("fifo"), 0644));
+    DO(mkfifo(P("fifo"), 0644));
+    DO(mknod(P("plain"), S_IFREG | 0600, 0));
+    meta("fifo");
+    meta("plain");
+    DO(unlink(P("fifo")));
+    DO(unlink(P("plain")));
     DO(access(P("two"), F_OK));
     DO(access(P("two"), 99));
     DO(access(P("none"), F_OK));

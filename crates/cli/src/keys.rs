@@ -1,58 +1,59 @@
 //! TOML key by key: every complaint names file, line and key.
 
-use super::quantity;
+use crate::plan::quantity;
 use forebay_model::{Error, ErrorKind};
-use std::ops::Range;
+use serde::Serialize;
+use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// A place in the input, for messages.
-pub(super) struct File<'a> {
-    pub(super) name: &'a str,
-    pub(super) text: &'a str,
+pub(crate) struct File<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) text: &'a str,
 }
 
 impl File<'_> {
-    pub(super) fn wrong(&self, span: &Range<usize>, key: &str, text: impl std::fmt::Display) -> Error {
+    pub(crate) fn wrong(&self, span: &Range<usize>, key: &str, text: impl std::fmt::Display) -> Error {
         let line = 1 + self.text[..span.start.min(self.text.len())].matches('\n').count();
         Error::new(ErrorKind::Invalid, format!("{}:{line}: {key}: {text}", self.name))
     }
 }
 
 /// A table whose keys are taken out one by one; what is left at the end was a mistake.
-pub(super) struct Table<'a> {
+pub(crate) struct Table<'a> {
     file: &'a File<'a>,
     /// What stands before a key in messages.
-    pub(super) path: String,
-    pub(super) span: Range<usize>,
+    pub(crate) path: String,
+    pub(crate) span: Range<usize>,
     left: DeTable<'a>,
 }
 
 /// A value with what is needed to complain about it.
-pub(super) struct Value<'a> {
+pub(crate) struct Value<'a> {
     file: &'a File<'a>,
-    pub(super) key: String,
+    pub(crate) key: String,
     value: Spanned<DeValue<'a>>,
 }
 
 impl<'a> Table<'a> {
     /// The whole file.
-    pub(super) fn top(file: &'a File<'a>) -> Result<Table<'a>, Error> {
+    pub(crate) fn top(file: &'a File<'a>) -> Result<Table<'a>, Error> {
         let parsed = DeTable::parse(file.text)
             .map_err(|e| file.wrong(&e.span().unwrap_or(0..0), "the file is not TOML", e.message()))?;
         Ok(Table { file, path: String::new(), span: 0..0, left: parsed.into_inner() })
     }
 
-    pub(super) fn take(&mut self, key: &str) -> Option<Value<'a>> {
+    pub(crate) fn take(&mut self, key: &str) -> Option<Value<'a>> {
         let value = self.left.remove(key)?;
         Some(Value { file: self.file, key: format!("{}{key}", self.path), value })
     }
 
-    pub(super) fn missing(&self, key: &str, help: &str) -> Error {
+    pub(crate) fn missing(&self, key: &str, help: &str) -> Error {
         self.file.wrong(&self.span, &format!("{}{key}", self.path), format!("missing: {help}"))
     }
 
-    pub(super) fn finish(self, known: &str) -> Result<(), Error> {
+    pub(crate) fn finish(self, known: &str) -> Result<(), Error> {
         match self.left.into_iter().next() {
             None => Ok(()),
             Some((key, _)) => {
@@ -63,18 +64,35 @@ impl<'a> Table<'a> {
     }
 }
 
+/// A name as it was written.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Name {
+    Number(u64),
+    Text(String),
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Name::Number(number) => write!(f, "{number}"),
+            Name::Text(text) => f.write_str(text),
+        }
+    }
+}
+
 /// A number in model units or a text in human units.
-pub(super) enum Amount {
+pub(crate) enum Amount {
     Units(f64),
     Human(f64),
 }
 
 impl<'a> Value<'a> {
-    pub(super) fn wrong(&self, text: impl std::fmt::Display) -> Error {
+    pub(crate) fn wrong(&self, text: impl std::fmt::Display) -> Error {
         self.file.wrong(&self.value.span(), &self.key, text)
     }
 
-    pub(super) fn number(&self) -> Result<f64, Error> {
+    pub(crate) fn number(&self) -> Result<f64, Error> {
         let digits = match self.value.get_ref() {
             DeValue::Integer(n) => n.to_string().replace('_', ""),
             DeValue::Float(n) => n.as_str().replace('_', ""),
@@ -87,32 +105,32 @@ impl<'a> Value<'a> {
     }
 
     /// A number that is not negative.
-    pub(super) fn amount(&self) -> Result<f64, Error> {
+    pub(crate) fn amount(&self) -> Result<f64, Error> {
         let n = self.number()?;
         if n < 0.0 { Err(self.wrong(format!("{n} is negative"))) } else { Ok(n) }
     }
 
     /// A number above 0.
-    pub(super) fn above_zero(&self) -> Result<f64, Error> {
+    pub(crate) fn above_zero(&self) -> Result<f64, Error> {
         let n = self.amount()?;
         if n > 0.0 { Ok(n) } else { Err(self.wrong("0 is not the size of a unit")) }
     }
 
-    pub(super) fn text(&self) -> Result<&str, Error> {
+    pub(crate) fn text(&self) -> Result<&str, Error> {
         match self.value.get_ref() {
             DeValue::String(text) => Ok(text),
             other => Err(self.wrong(format!("a text is needed, not {}", kind(other)))),
         }
     }
 
-    pub(super) fn truth(&self) -> Result<bool, Error> {
+    pub(crate) fn truth(&self) -> Result<bool, Error> {
         match self.value.get_ref() {
             DeValue::Boolean(b) => Ok(*b),
             other => Err(self.wrong(format!("true or false is needed, not {}", kind(other)))),
         }
     }
 
-    pub(super) fn share(&self) -> Result<f64, Error> {
+    pub(crate) fn share(&self) -> Result<f64, Error> {
         if let DeValue::String(text) = self.value.get_ref() {
             return quantity::share(text).map_err(|e| self.wrong(e));
         }
@@ -120,18 +138,18 @@ impl<'a> Value<'a> {
         if (0.0..=1.0).contains(&n) { Ok(n) } else { Err(self.wrong(format!("{n} is not between 0 and 1"))) }
     }
 
-    pub(super) fn human(&self, read: fn(&str) -> Result<f64, String>) -> Result<f64, Error> {
+    pub(crate) fn human(&self, read: fn(&str) -> Result<f64, String>) -> Result<f64, Error> {
         read(self.text()?).map_err(|e| self.wrong(e))
     }
 
-    pub(super) fn units_or(&self, read: fn(&str) -> Result<f64, String>) -> Result<Amount, Error> {
+    pub(crate) fn units_or(&self, read: fn(&str) -> Result<f64, String>) -> Result<Amount, Error> {
         match self.value.get_ref() {
             DeValue::String(_) => Ok(Amount::Human(self.human(read)?)),
             _ => Ok(Amount::Units(self.amount()?)),
         }
     }
 
-    pub(super) fn table(self, path: &str) -> Result<Table<'a>, Error> {
+    pub(crate) fn table(self, path: &str) -> Result<Table<'a>, Error> {
         let span = self.value.span();
         match self.value.into_inner() {
             DeValue::Table(left) => Ok(Table { file: self.file, path: path.to_owned(), span, left }),
@@ -141,18 +159,54 @@ impl<'a> Value<'a> {
         }
     }
 
-    pub(super) fn tables(self) -> Result<Vec<Table<'a>>, Error> {
+    /// All tables headed `[[key]]`; `what` is a word for one of them.
+    pub(crate) fn tables(self, what: &str) -> Result<Vec<Table<'a>>, Error> {
         let (file, key, span) = (self.file, self.key, self.value.span());
         let DeValue::Array(items) = self.value.into_inner() else {
-            return Err(file.wrong(&span, &key, "write each application as a table headed [[app]]"));
+            return Err(file.wrong(&span, &key, format!("write each {what} as a table headed [[{key}]]")));
         };
         items
             .into_iter()
             .enumerate()
             .map(|(i, value)| {
-                Value { file, key: format!("app {}", i + 1), value }.table(&format!("app {}: ", i + 1))
+                let name = format!("{key} {}", i + 1);
+                Value { file, key: name.clone(), value }.table(&format!("{name}: "))
             })
             .collect()
+    }
+
+    /// A whole number in a range.
+    pub(crate) fn whole(&self, range: RangeInclusive<u32>) -> Result<u32, Error> {
+        let n = self.number()?;
+        let whole = n as u32;
+        if f64::from(whole) == n && range.contains(&whole) {
+            return Ok(whole);
+        }
+        Err(self.wrong(format!("{n} is not a whole number from {} to {}", range.start(), range.end())))
+    }
+
+    /// A list of texts.
+    pub(crate) fn texts(&self) -> Result<Vec<String>, Error> {
+        let DeValue::Array(items) = self.value.get_ref() else {
+            return Err(self.wrong(format!("a list of texts is needed, not {}", kind(self.value.get_ref()))));
+        };
+        let text = |item: &Spanned<DeValue<'_>>| match item.get_ref() {
+            DeValue::String(text) => Ok(text.to_string()),
+            DeValue::Integer(number) => Ok(number.to_string()),
+            other => Err(self.wrong(format!("a list of texts is needed, not of {}", kind(other)))),
+        };
+        items.iter().map(text).collect()
+    }
+
+    /// A name: a text, or a number that stands for one.
+    pub(crate) fn name(&self) -> Result<Name, Error> {
+        match self.value.get_ref() {
+            DeValue::Integer(number) => {
+                let number = number.to_string();
+                number.parse().map(Name::Number).map_err(|_| self.wrong(format!("{number} is too large")))
+            }
+            _ => self.text().map(|text| Name::Text(text.to_owned())),
+        }
     }
 }
 

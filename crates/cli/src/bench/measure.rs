@@ -1,0 +1,242 @@
+//! What the notes of a run mean.
+
+use super::run::{Record, Served};
+use super::scenario::{Op, Scenario};
+use forebay_model::ServerId;
+use forebay_policy::OPERATION;
+use forebay_policy::share::{Discipline, Presence, divide};
+use serde::Serialize;
+
+/// Seconds after a join or leave that do not count as steady, besides two λ.
+const SETTLING: f64 = 0.3;
+/// Shares are fair when every job is this close to what it is due …
+const CLOSE: f64 = 0.1;
+/// … over so many notes.
+const RUN: usize = 3;
+
+/// A run as figures.
+#[derive(Serialize)]
+pub(super) struct Measured {
+    pub(super) scheduler: String,
+    /// Bytes a second of all jobs together, while at least one was there.
+    pub(super) throughput: f64,
+    /// Requests a second, the same way.
+    pub(super) requests: f64,
+    /// What was served (bytes and the price of requests) against the same run under fifo.
+    pub(super) against_fifo: Option<f64>,
+    /// The longest time from a join or leave until shares were fair, in seconds.
+    pub(super) time_to_fairness: Option<f64>,
+    pub(super) jobs: Vec<JobMeasured>,
+}
+
+/// One job of a run.
+#[derive(Serialize)]
+pub(super) struct JobMeasured {
+    pub(super) id: String,
+    pub(super) op: &'static str,
+    /// Bytes a second while it was there.
+    pub(super) throughput: f64,
+    pub(super) requests: f64,
+    /// Standard deviation of the bytes a second over notes, while the same jobs were there.
+    pub(super) deviation: f64,
+    /// Its part of what was served, while others were there and things were steady.
+    pub(super) share: Option<f64>,
+    /// What the policy says that should be.
+    pub(super) due: Option<f64>,
+    /// How far apart those are, as a part of what it is due.
+    pub(super) error: Option<f64>,
+    /// Seconds that a request waited for its turn, on average.
+    pub(super) mean_wait: f64,
+    /// Seconds it took, and how much longer than alone.
+    pub(super) took: Option<f64>,
+    pub(super) slowdown: Option<f64>,
+}
+
+pub(super) fn measure(
+    scenario: &Scenario,
+    records: &[(Discipline, Record)],
+    alone: &[Option<f64>],
+) -> Vec<Measured> {
+    let rate = |record: &Record| {
+        let (first, last) = (record.notes.first(), record.notes.last());
+        let total = last.map_or(0.0, |(_, served)| served.iter().map(|served| cost(*served)).sum::<f64>());
+        total / (last.map_or(0.0, |last| last.0) - first.map_or(0.0, |first| first.0)).max(1e-9)
+    };
+    let fifo = records
+        .iter()
+        .find(|(discipline, _)| *discipline == Discipline::Fifo)
+        .map(|(_, record)| rate(record));
+    let one = |(discipline, record): &(Discipline, Record)| {
+        let steps = steps(scenario, record);
+        let bytes: f64 = steps.iter().flat_map(|step| &step.done).map(|done| done.bytes).sum();
+        let requests: f64 = steps.iter().flat_map(|step| &step.done).map(|done| done.requests).sum();
+        let busy =
+            steps.iter().filter(|step| !step.here.is_empty()).map(|step| step.length).sum::<f64>().max(1e-9);
+        Measured {
+            scheduler: discipline.to_string(),
+            throughput: bytes / busy,
+            requests: requests / busy,
+            against_fifo: fifo.map(|fifo| rate(record) / fifo),
+            time_to_fairness: (*discipline != Discipline::Fifo).then(|| fairness(&steps)).flatten(),
+            jobs: (0..scenario.jobs.len())
+                .map(|job| about(scenario, record, &steps, job, alone[job]))
+                .collect(),
+        }
+    };
+    records.iter().map(one).collect()
+}
+
+fn cost(served: Served) -> f64 {
+    served.bytes + served.requests * OPERATION.0 as f64
+}
+
+/// What happened between two notes.
+struct Step {
+    begin: f64,
+    length: f64,
+    done: Vec<Served>,
+    /// The jobs that were there from beginning to end.
+    here: Vec<usize>,
+    /// What each of those is due.
+    due: Vec<f64>,
+    /// When a job last came or went before.
+    changed: f64,
+    steady: bool,
+}
+
+fn steps(scenario: &Scenario, record: &Record) -> Vec<Step> {
+    let settling = SETTLING + 2.0 * if scenario.servers > 1 { scenario.lambda.as_secs_f64() } else { 0.0 };
+    let events: Vec<f64> = record.spans.iter().flatten().flat_map(|&(begin, end)| [begin, end]).collect();
+    let pairs = record.notes.windows(2);
+    pairs
+        .map(|pair| {
+            let ((begin, before), (end, after)) = (&pair[0], &pair[1]);
+            let there =
+                |&job: &usize| record.spans[job].is_some_and(|(from, to)| from <= *begin && to >= *end);
+            let here: Vec<usize> = (0..scenario.jobs.len()).filter(there).collect();
+            let changed = events.iter().copied().filter(|event| event < end).fold(0.0, f64::max);
+            let quiet = !events.iter().any(|event| (*begin..*end).contains(event));
+            let minus = |(after, before): (&Served, &Served)| Served {
+                bytes: after.bytes - before.bytes,
+                requests: after.requests - before.requests,
+                waited: after.waited - before.waited,
+            };
+            Step {
+                begin: *begin,
+                length: end - begin,
+                done: after.iter().zip(before).map(minus).collect(),
+                due: due(scenario, &here),
+                steady: quiet && begin - changed >= settling,
+                here,
+                changed,
+            }
+        })
+        .collect()
+}
+
+/// What the policy gives these jobs, of all servers together.
+fn due(scenario: &Scenario, here: &[usize]) -> Vec<f64> {
+    let presences: Vec<Presence> = here
+        .iter()
+        .map(|&job| Presence {
+            job: scenario.jobs[job].job.clone(),
+            servers: scenario.jobs[job].servers.iter().map(|&server| ServerId(server)).collect(),
+        })
+        .collect();
+    let capacities: Vec<(ServerId, f64)> =
+        (0..scenario.servers).map(|server| (ServerId(server), 1.0)).collect();
+    let parts = divide(&scenario.policy, &capacities, &presences).jobs;
+    let total: f64 = parts.iter().map(|(_, part)| part).sum();
+    parts.iter().map(|(_, part)| part / total.max(1e-12)).collect()
+}
+
+fn about(
+    scenario: &Scenario,
+    record: &Record,
+    steps: &[Step],
+    job: usize,
+    alone: Option<f64>,
+) -> JobMeasured {
+    let mine = || steps.iter().filter(|step| step.here.contains(&job));
+    let time = mine().map(|step| step.length).sum::<f64>().max(1e-9);
+    let sum = |field: fn(&Served) -> f64| mine().map(|step| field(&step.done[job])).sum::<f64>();
+    // A job that computes in between does not ask for its share all the time.
+    let asks =
+        |step: &&Step| step.here.len() > 1 && step.here.iter().all(|&job| scenario.jobs[job].pause.is_zero());
+    let contended = || mine().filter(|step| step.steady).filter(asks);
+    let whole: f64 = contended().flat_map(|step| step.here.iter().map(|&job| cost(step.done[job]))).sum();
+    let got: f64 = contended().map(|step| cost(step.done[job])).sum();
+    let promised: f64 = contended()
+        .map(|step| {
+            let place = step.here.iter().position(|&other| other == job).expect("it is there");
+            step.due[place] * step.here.iter().map(|&job| cost(step.done[job])).sum::<f64>()
+        })
+        .sum();
+    let (share, due) = match whole > 0.0 {
+        true => (Some(got / whole), Some(promised / whole)),
+        false => (None, None),
+    };
+    let took = record.took[job];
+    JobMeasured {
+        id: scenario.jobs[job].id.to_string(),
+        op: scenario.jobs[job].op.word(),
+        throughput: sum(|done| done.bytes) / time,
+        requests: sum(|done| done.requests) / time,
+        deviation: deviation(steps, job, scenario.jobs[job].op),
+        share,
+        due,
+        error: share.zip(due).map(|(share, due)| (share - due).abs() / due.max(1e-12)),
+        mean_wait: sum(|done| done.waited) / sum(|done| done.requests).max(1.0),
+        took: alone.and(took),
+        slowdown: took.zip(alone).map(|(took, alone)| took / alone - 1.0),
+    }
+}
+
+/// Standard deviation of a job's throughput while the same jobs were there: of bytes, or of requests where it moves
+/// none.
+fn deviation(steps: &[Step], job: usize, op: Op) -> f64 {
+    let counts = matches!(op, Op::Stat | Op::Create);
+    let mut phases: Vec<(Vec<usize>, Vec<f64>)> = Vec::new();
+    for step in steps.iter().filter(|step| step.steady && step.here.contains(&job)) {
+        let done = step.done[job];
+        let rate = if counts { done.requests } else { done.bytes } / step.length;
+        match phases.iter_mut().find(|(here, _)| *here == step.here) {
+            Some((_, rates)) => rates.push(rate),
+            None => phases.push((step.here.clone(), vec![rate])),
+        }
+    }
+    let mut squares = 0.0;
+    let mut count = 0;
+    for (_, rates) in &phases {
+        let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+        squares += rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>();
+        count += rates.len();
+    }
+    if count > 1 { (squares / (count - 1) as f64).sqrt() } else { 0.0 }
+}
+
+/// The longest time from a join or leave until shares were fair, and stayed so for a few notes.
+fn fairness(steps: &[Step]) -> Option<f64> {
+    let mut worst: Option<f64> = None;
+    let mut at = 0;
+    while at < steps.len() {
+        let phase = steps[at..]
+            .iter()
+            .take_while(|step| step.here == steps[at].here && step.changed == steps[at].changed);
+        let phase = &steps[at..at + phase.count()];
+        at += phase.len();
+        if phase[0].here.len() < 2 || phase.len() < RUN {
+            continue;
+        }
+        let fair = phase.windows(RUN).find(|run| {
+            let done = |job: usize| run.iter().map(|step| cost(step.done[job])).sum::<f64>();
+            let whole: f64 = run[0].here.iter().map(|&job| done(job)).sum();
+            let close = |(job, due): (&usize, &f64)| (done(*job) / whole.max(1.0) - due).abs() <= CLOSE * due;
+            run[0].here.iter().zip(&run[0].due).all(close)
+        });
+        // The first of the notes in which it was fair is when it became so.
+        let time = fair.map_or(f64::INFINITY, |run| (run[0].begin - phase[0].changed).max(0.0));
+        worst = Some(worst.unwrap_or(0.0).max(time));
+    }
+    worst.filter(|worst| worst.is_finite())
+}

@@ -1,0 +1,113 @@
+//! What a scenario came to: a table, JSON, a picture.
+
+use super::measure::Measured;
+use super::run::Record;
+use super::scenario::Scenario;
+use crate::human;
+use crate::plan::chart::{Chart, Scene, Shape};
+use crate::plan::svg;
+use crate::view::table;
+use forebay_policy::share::Discipline;
+use serde::Serialize;
+use std::fmt;
+use std::time::Duration;
+
+/// All runs of a scenario.
+#[derive(Serialize)]
+pub(super) struct Report {
+    title: String,
+    policy: String,
+    device_rate: u64,
+    servers: u16,
+    lambda_ms: u64,
+    runs: Vec<Measured>,
+}
+
+impl Report {
+    pub(super) fn new(scenario: &Scenario, runs: Vec<Measured>) -> Report {
+        Report {
+            title: scenario.title.clone(),
+            policy: scenario.policy.to_string(),
+            device_rate: scenario.rate.0,
+            servers: scenario.servers,
+            lambda_ms: u64::try_from(scenario.lambda.as_millis()).unwrap_or(u64::MAX),
+            runs,
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {}, {} of {}/s",
+            self.title,
+            self.policy,
+            human::counted(u64::from(self.servers), "server"),
+            human::size(self.device_rate)
+        )?;
+        for run in &self.runs {
+            let fifo =
+                run.against_fifo.map_or(String::new(), |part| format!(", {:.1} % of fifo", part * 100.0));
+            let fair = run.time_to_fairness.map_or(String::new(), |time| format!(", fair after {time:.1} s"));
+            let total = human::size(run.throughput as u64);
+            writeln!(f, "\n\n{}: {total}/s, {:.0} requests/s{fifo}{fair}", run.scheduler, run.requests)?;
+            rows(f, run)?;
+        }
+        Ok(())
+    }
+}
+
+fn rows(f: &mut fmt::Formatter<'_>, run: &Measured) -> fmt::Result {
+    let head =
+        ["job", "op", "mean", "requests/s", "± (1σ)", "share", "due", "error", "mean wait", "slowdown"];
+    let mut rows = vec![head.map(str::to_owned)];
+    let percent = |part: Option<f64>| part.map_or("–".to_owned(), |part| format!("{:.2} %", part * 100.0));
+    for job in &run.jobs {
+        let moves = !matches!(job.op, "stat" | "create");
+        let deviation = if moves {
+            format!("{}/s", human::size(job.deviation as u64))
+        } else {
+            format!("{:.0}/s", job.deviation)
+        };
+        rows.push([
+            job.id.clone(),
+            job.op.to_owned(),
+            format!("{}/s", human::size(job.throughput as u64)),
+            format!("{:.0}", job.requests),
+            deviation,
+            percent(job.share),
+            percent(job.due),
+            percent(job.error),
+            human::duration(Duration::from_secs_f64(job.mean_wait.max(0.0))),
+            percent(job.slowdown),
+        ]);
+    }
+    table(f, "llrrrrrrrr", 2, &rows)
+}
+
+/// The timelines of all runs, as parts of what the servers can do.
+pub(super) fn picture(scenario: &Scenario, records: &[(Discipline, Record)]) -> String {
+    let all = scenario.rate.0 as f64 * f64::from(scenario.servers);
+    let scenes = records.iter().map(|(discipline, record)| {
+        let mut chart = Chart {
+            title: format!("{} under {discipline}", scenario.policy),
+            x: "seconds".to_owned(),
+            y: format!("throughput, of {}/s", human::size(all as u64)),
+            y_top: Some(1.1),
+            ..Chart::default()
+        };
+        for (number, job) in scenario.jobs.iter().enumerate() {
+            let points = record.notes.windows(2).map(|pair| {
+                let ((begin, before), (end, after)) = (&pair[0], &pair[1]);
+                let cost = (after[number].bytes - before[number].bytes)
+                    + (after[number].requests - before[number].requests) * forebay_policy::OPERATION.0 as f64;
+                (*end, cost / (end - begin) / all)
+            });
+            chart = chart.with(&format!("job {}", job.id), number, Shape::Line, points.collect());
+        }
+        chart.scene()
+    });
+    let columns = records.len().min(2);
+    svg::alone(&Scene::grid(&scenario.title, scenes.collect(), columns))
+}

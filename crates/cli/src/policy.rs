@@ -1,0 +1,57 @@
+//! `policy`: how the service is shared.
+
+use crate::connect::Service;
+use crate::failure::{Failure, Outcome};
+use crate::{output, view};
+use clap::{Args, Subcommand};
+use forebay_policy::share::Policy;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Show the policy, and whether all servers follow it
+    Show(Show),
+    /// Share by another policy from now on, on all servers
+    Set(Set),
+}
+
+#[derive(Args)]
+pub(crate) struct Show {
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    service: Service,
+}
+
+#[derive(Args)]
+pub(crate) struct Set {
+    /// fifo, or levels from the top down, such as user-then-size-fair
+    #[arg(value_name = "POLICY")]
+    policy: String,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    service: Service,
+}
+
+impl Command {
+    pub(crate) fn run(&self) -> Outcome {
+        match self {
+            Command::Show(show) => {
+                let sharing = show.service.connect()?.policy()?;
+                output::show(&view::Sharing::from(sharing), show.json)
+            }
+            Command::Set(set) => {
+                let policy = read("POLICY", &set.policy)?;
+                let sharing = set.service.connect()?.set_policy(&policy.to_string())?;
+                output::show(&view::Sharing::from(sharing), set.json)
+            }
+        }
+    }
+}
+
+/// Reads a policy; `place` says where it was written.
+pub(crate) fn read(place: &str, text: &str) -> Outcome<Policy> {
+    text.parse().map_err(|error| Failure::Pointed(format!("{place}: {error}")))
+}

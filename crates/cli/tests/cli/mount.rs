@@ -1,0 +1,73 @@
+//! `mount` and `umount`.
+
+use crate::support::{World, skip};
+use std::process::Command;
+
+/// Says so where this machine cannot mount.
+fn can_mount() -> bool {
+    match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => true,
+        Err(error) => {
+            skip(&format!("/dev/fuse cannot be opened ({error}), so \"forebay mount\" was not tested"));
+            false
+        }
+    }
+}
+
+#[test]
+fn a_directory_becomes_the_service_and_is_given_back() {
+    if !can_mount() {
+        return;
+    }
+    let world = World::up();
+    let dir = world.path("mnt");
+    std::fs::create_dir(&dir).unwrap();
+    world.well(&["mount", "mnt"]);
+    std::fs::write(dir.join("f"), "through the mount").unwrap();
+    assert_eq!(world.well(&["cat", "/f"]), "through the mount");
+    let busy = std::fs::File::open(dir.join("f")).unwrap();
+    world.run(&["umount", "mnt"]).failed(1, &["cannot unmount", "in use", "-l"]);
+    drop(busy);
+    world.well(&["umount", "mnt"]);
+    assert!(!dir.join("f").exists());
+    world.run(&["umount", "mnt"]).failed(1, &["no service is mounted there"]);
+
+    let service = world.service();
+    world.well(&["mount", &service, "mnt", "-o", "rw,noauto,_netdev,ro"]);
+    assert_eq!(std::fs::read_to_string(dir.join("f")).unwrap(), "through the mount");
+    assert!(std::fs::write(dir.join("g"), "x").is_err(), "it is mounted for reading");
+    world.well(&["umount", "--lazy", "mnt"]);
+}
+
+#[test]
+fn what_cannot_be_mounted_is_told() {
+    let world = World::up();
+    std::fs::create_dir(world.path("mnt")).unwrap();
+    world.write("file", "x");
+    for (code, args, parts) in [
+        (1, &["mount", "none"][..], &["cannot mount at", "none"][..]),
+        (1, &["mount", "file"], &["not a directory"]),
+        (1, &["mount", "unix:/none", "mnt"], &["unix:/none", "is the service up?"]),
+        (2, &["mount", "mnt", "-o", "magic"], &["\"magic\" is not an option of the mount"]),
+        (2, &["mount"], &["required"]),
+        (2, &["mount", "a", "b", "c"], &["forebay mount --help"]),
+    ] {
+        world.run(args).failed(code, parts);
+    }
+}
+
+#[test]
+fn the_helper_of_mount_is_a_link_to_this_program() {
+    if !can_mount() {
+        return;
+    }
+    let world = World::up();
+    std::fs::create_dir(world.path("mnt")).unwrap();
+    let helper = world.path("mount.forebay");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_forebay"), &helper).unwrap();
+    let mut command = Command::new(&helper);
+    command.arg(world.service()).arg(world.path("mnt")).args(["-n", "-o", "rw"]).env("HOME", world.dir());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    world.well(&["umount", "mnt"]);
+}

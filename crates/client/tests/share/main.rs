@@ -1,0 +1,154 @@
+//! Sharing, live: real servers over real sockets, a modelled device, and shares that follow the policy.
+//!
+//! Nothing here depends on how fast the machine is: only on parts of what was served.
+
+mod site;
+
+use forebay_model::{ErrorKind, Gid, Identity, JobId, Uid};
+use forebay_wire::JobState;
+use site::{RATE, Site, assert_due, parts};
+use std::time::Duration;
+
+const SETTLE: Duration = Duration::from_millis(250);
+const WINDOW: Duration = Duration::from_millis(2_000);
+
+/// The jobs of the paper's figures 8 to 11, on one server: policies are changed while they run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_policy_is_followed_and_can_be_changed_while_jobs_run() {
+    let site = Site::new(|config| config.policy = "size-fair".parse().unwrap());
+    let observer = site.observer().await;
+    let mut jobs = Vec::new();
+    for described in ["1 ada astro 4", "2 ada astro 1", "3 bob astro 2", "4 cyd bio 1"] {
+        jobs.push(site.writer(described).await);
+    }
+    for (policy, due) in [
+        ("size-fair", [4.0 / 8.0, 1.0 / 8.0, 2.0 / 8.0, 1.0 / 8.0]),
+        ("job-fair", [0.25; 4]),
+        ("user-fair", [1.0 / 6.0, 1.0 / 6.0, 1.0 / 3.0, 1.0 / 3.0]),
+        ("user-then-size-fair", [4.0 / 15.0, 1.0 / 15.0, 1.0 / 3.0, 1.0 / 3.0]),
+        ("group-user-size-fair", [0.2, 0.05, 0.25, 0.5]),
+    ] {
+        assert!(observer.set_policy(policy).await.unwrap().policy.contains("fair"));
+        tokio::time::sleep(SETTLE).await;
+        let (got, _) = parts(&[&observer], WINDOW).await;
+        for (job, due) in jobs.iter().zip(due) {
+            assert_due(&format!("{policy}, job {}", job.id), got[&job.id], due, WINDOW);
+        }
+        let listed = observer.status().await.unwrap().jobs;
+        for (job, due) in jobs.iter().zip(due) {
+            let seen = listed.iter().find(|seen| seen.id == job.id).unwrap();
+            assert_eq!(
+                (seen.state, seen.share),
+                (JobState::Active, (due * 1e6_f64).round() as u32),
+                "{policy}"
+            );
+            assert!(seen.waited > 0 && seen.operations > 0 && seen.recent > 0);
+        }
+    }
+    for job in jobs {
+        job.end().await;
+    }
+}
+
+/// Figure 8: a job alone has everything; another joins, and the two share; it vanishes, and everything is the first
+/// one's again. Nothing is lost on the way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_joins_and_vanishes() {
+    let site = Site::new(|config| config.policy = "size-fair".parse().unwrap());
+    let observer = site.observer().await;
+    let first = site.writer("1 ada astro 4").await;
+    tokio::time::sleep(SETTLE).await;
+    let (alone, whole) = parts(&[&observer], WINDOW).await;
+    assert!(alone[&first.id] > 0.999, "{alone:?}");
+    let second = site.writer("2 bob bio 1").await;
+    tokio::time::sleep(SETTLE).await;
+    let (both, shared) = parts(&[&observer], WINDOW).await;
+    assert_due("first", both[&first.id], 0.8, WINDOW);
+    assert_due("second", both[&second.id], 0.2, WINDOW);
+    assert!(shared / whole > 0.95, "{shared} shared, {whole} alone");
+    // Not ended: cut off, with requests under way.
+    let gone = second.id;
+    drop(second);
+    tokio::time::sleep(SETTLE).await;
+    let (after, again) = parts(&[&observer], WINDOW).await;
+    assert!(after[&first.id] > 0.999, "{after:?}");
+    assert!(again / whole > 0.95, "{again} afterwards, {whole} alone");
+    let listed = observer.status().await.unwrap();
+    let state = |id: JobId| listed.jobs.iter().find(|seen| seen.id == id).unwrap().state;
+    assert_eq!((state(first.id), state(gone)), (JobState::Active, JobState::Gone));
+    first.end().await;
+}
+
+/// A storm of metadata requests takes its job's share, and no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_metadata_storm_takes_no_more_than_its_share() {
+    let site = Site::new(|config| config.policy = "size-fair".parse().unwrap());
+    let observer = site.observer().await;
+    let data = site.writer("1 ada astro 3").await;
+    let storm = site.storm("2 bob bio 1").await;
+    tokio::time::sleep(SETTLE).await;
+    let (got, rate) = parts(&[&observer], WINDOW).await;
+    assert_due("data beside a storm", got[&data.id], 0.75, WINDOW);
+    assert!(rate / RATE.0 as f64 > 0.9, "the device did {rate} a second");
+    storm.end().await;
+    data.end().await;
+}
+
+/// Figures 5 and 14: a job on two servers and one on each: 50, 25 and 25 % of both together.
+async fn halves_and_quarters(lambda: Duration) {
+    let (one, two, _keys) = Site::pair("size-fair", lambda);
+    let observers = [one.observer().await, two.observer().await];
+    let both = [&observers[0], &observers[1]];
+    let large = [one.writer("1 ada astro 16").await, two.writer("1 ada astro 16").await];
+    let small = [one.writer("2 bob bio 8").await, two.writer("3 cyd bio 8").await];
+    tokio::time::sleep(2 * lambda + SETTLE).await;
+    let (got, _) = parts(&both, WINDOW).await;
+    assert_due("on both", got[&large[0].id], 0.5, WINDOW);
+    assert_due("on the first", got[&small[0].id], 0.25, WINDOW);
+    assert_due("on the second", got[&small[1].id], 0.25, WINDOW);
+    for job in large.into_iter().chain(small) {
+        job.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shares_hold_over_two_servers_that_talk_every_200_ms() {
+    halves_and_quarters(Duration::from_millis(200)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shares_hold_over_two_servers_that_talk_every_500_ms() {
+    halves_and_quarters(Duration::from_millis(500)).await;
+}
+
+/// Where division by the number of servers would not be fair: both jobs get one server's worth.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_on_two_servers_leaves_one_to_who_has_only_that() {
+    let lambda = Duration::from_millis(200);
+    let (one, two, _keys) = Site::pair("job-fair", lambda);
+    let observers = [one.observer().await, two.observer().await];
+    let wide = [one.writer("1 ada astro 1").await, two.writer("1 ada astro 1").await];
+    let narrow = one.writer("2 bob bio 1").await;
+    tokio::time::sleep(2 * lambda + SETTLE).await;
+    let (got, _) = parts(&[&observers[0], &observers[1]], WINDOW).await;
+    assert_due("on one", got[&narrow.id], 0.5, WINDOW);
+    assert_due("on both", got[&wide[0].id], 0.5, WINDOW);
+    // A policy that is set on one server is followed by both.
+    let told = observers[0].set_policy("fifo").await.unwrap();
+    assert!(told.peers.iter().all(|peer| peer.agrees), "{told:?}");
+    assert_eq!(observers[1].policy().await.unwrap().policy, "fifo");
+    let stranger = Identity { uid: Uid(4001), gid: Gid(4001), groups: vec![] };
+    let refused = observers[0].as_identity(stranger).set_policy("job-fair").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotPermitted);
+    let typo = observers[0].set_policy("sise-fair").await.unwrap_err();
+    assert!(
+        typo.kind() == ErrorKind::Invalid && typo.to_string().contains("did you mean \"size\""),
+        "{typo}"
+    );
+    // The lost server ages out, and the other goes on by itself.
+    drop(two);
+    assert!(one.store().exists());
+    let (after, _) = parts(&[&observers[0]], WINDOW).await;
+    assert!(after[&narrow.id] > 0.0);
+    narrow.end().await;
+}

@@ -1,0 +1,96 @@
+//! Beginning and end: mounts that are stopped, servers that crash.
+
+use crate::world::{World, is_mounted, wait_until};
+use forebay_model::ErrorKind;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+fn signal(world: &mut World, signal: Signal) {
+    let id = i32::try_from(world.mount_process().id()).unwrap();
+    kill_process(Pid::from_raw(id).unwrap(), signal).unwrap();
+}
+
+#[test]
+fn a_signal_unmounts_in_order() {
+    for which in [Signal::TERM, Signal::INT] {
+        let Some(mut world) = World::new("") else { return };
+        std::fs::write(world.at().join("kept"), b"kept").unwrap();
+        signal(&mut world, which);
+        let end = world.mount_process().wait().unwrap();
+        assert!(end.success(), "{which:?}: {end}");
+        assert!(!is_mounted(&world.at()), "{which:?}");
+        let again = world.mount("again", "");
+        assert_eq!(std::fs::read(again.join("kept")).unwrap(), b"kept");
+    }
+}
+
+#[test]
+fn a_mount_in_use_is_busy_and_goes_with_its_last_user() {
+    let Some(mut world) = World::new("") else { return };
+    let at = world.at();
+    let file = File::create(at.join("file")).unwrap();
+    let error = forebay_fuse::unmount(&at, false).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(error.to_string().contains("in use"), "{error}");
+    signal(&mut world, Signal::TERM);
+    wait_until("the mount is out of sight", || !is_mounted(&at));
+    file.write_all_at(b"to the end", 0).unwrap();
+    assert!(world.mount_process().try_wait().unwrap().is_none(), "somebody still has a file open");
+    drop(file);
+    assert!(world.mount_process().wait().unwrap().success());
+    let error = forebay_fuse::unmount(&at, false).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+}
+
+/// Writers write blocks while the server is killed again and again.
+#[test]
+fn a_server_that_crashes_under_load_is_waited_for() {
+    const CRASHES: usize = 5;
+    const BLOCK: usize = 64 << 10;
+    let Some(mut world) = World::new("") else { return };
+    let (at, stop, written) = (world.at(), AtomicBool::new(false), AtomicU64::new(0));
+    let unlinked = File::create_new(at.join("unlinked")).unwrap();
+    unlinked.write_all_at(b"without a name", 0).unwrap();
+    std::fs::remove_file(at.join("unlinked")).unwrap();
+    let (at, stop, written) = (&at, &stop, &written);
+    let counts: Vec<u64> = std::thread::scope(|scope| {
+        let writer = |index: u64, file: File| {
+            let mut count = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let block = vec![(count % 251) as u8 ^ index as u8; BLOCK];
+                file.write_all_at(&block, count % 64 * BLOCK as u64).unwrap();
+                count += 1;
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+            count
+        };
+        // Made before the first crash: making a file must happen once, so that its outcome could be unknown.
+        let files: Vec<_> =
+            (0..3).map(|index| File::create_new(at.join(format!("w{index}"))).unwrap()).collect();
+        let files = (0..).zip(files);
+        let writers: Vec<_> = files.map(|(index, file)| scope.spawn(move || writer(index, file))).collect();
+        for _ in 0..CRASHES {
+            let before = written.load(Ordering::Relaxed);
+            wait_until("more is written", || written.load(Ordering::Relaxed) > before + 20);
+            world.crash_server();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        stop.store(true, Ordering::Relaxed);
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    for (index, count) in counts.into_iter().enumerate() {
+        let found = std::fs::read(at.join(format!("w{index}"))).unwrap();
+        for slot in 0..count.min(64) {
+            let last = (slot..count).step_by(64).last().unwrap();
+            let block = &found[slot as usize * BLOCK..][..BLOCK];
+            let expected = (last % 251) as u8 ^ index as u8;
+            assert!(block.iter().all(|byte| *byte == expected), "writer {index}, slot {slot} of {count}");
+        }
+    }
+    let mut back = [0; 14];
+    unlinked.read_exact_at(&mut back, 0).unwrap();
+    assert_eq!(&back, b"without a name");
+}

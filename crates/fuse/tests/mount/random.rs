@@ -1,0 +1,236 @@
+//! Random operations on one file through two mounts, against bytes in memory.
+
+use crate::mapped::Mapped;
+use crate::world::World;
+use rustix::fs::FallocateFlags;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+const LONGEST: usize = 256 << 10;
+const SEEDS: u64 = 3;
+const STEPS: u64 = 34_000;
+
+/// A small generator: the numbers are the same everywhere.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+
+    /// Mostly short, sometimes long; aligned now and then.
+    fn range(&mut self) -> (usize, usize) {
+        let start = self.below(LONGEST);
+        let longest = if self.below(8) == 0 { 64 << 10 } else { 4 << 10 };
+        let start = if self.below(4) == 0 { start & !4095 } else { start };
+        (start, (1 + self.below(longest)).min(LONGEST - start))
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+        }
+        bytes
+    }
+}
+
+struct Exercise {
+    paths: [PathBuf; 2],
+    files: [File; 2],
+    model: Vec<u8>,
+    dice: Dice,
+}
+
+fn open(path: &PathBuf, append: bool) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(!append).append(append).open(path).unwrap()
+}
+
+impl Exercise {
+    fn new(paths: [PathBuf; 2], seed: u64) -> Exercise {
+        File::create(&paths[0]).unwrap();
+        let files = [open(&paths[0], false), open(&paths[1], false)];
+        Exercise { paths, files, model: Vec::new(), dice: Dice(seed) }
+    }
+
+    fn grow(&mut self, len: usize) {
+        if self.model.len() < len {
+            self.model.resize(len, 0);
+        }
+    }
+
+    /// One operation; says which.
+    fn step(&mut self) -> String {
+        let side = self.dice.below(2);
+        let (start, len) = self.dice.range();
+        match self.dice.below(100) {
+            0..30 => self.read(side, start, len),
+            30..55 => self.write(side, start, len),
+            55..65 => self.map_read(side, start, len),
+            65..75 => self.map_write(side, start, len),
+            75..80 => self.append(side, len),
+            80..86 => self.truncate(side, start),
+            86..92 => self.zero(side, start, len),
+            92..95 => self.allocate(side, start, len),
+            95..97 => self.reopen(side),
+            97..98 => {
+                self.files[side].sync_all().unwrap();
+                format!("sync {side}")
+            }
+            _ => self.whole(side),
+        }
+    }
+
+    fn read(&mut self, side: usize, start: usize, len: usize) -> String {
+        let what = format!("read {side} {start}+{len}");
+        let mut into = vec![0; len];
+        let count = self.files[side].read_at(&mut into, start as u64).unwrap();
+        let end = self.model.len().min(start + len);
+        assert_eq!(into[..count], self.model[start.min(end)..end], "{what}");
+        what
+    }
+
+    fn write(&mut self, side: usize, start: usize, len: usize) -> String {
+        let bytes = self.dice.bytes(len);
+        self.files[side].write_all_at(&bytes, start as u64).unwrap();
+        self.grow(start + len);
+        self.model[start..start + len].copy_from_slice(&bytes);
+        format!("write {side} {start}+{len}")
+    }
+
+    /// The kernel learns from `stat` how much of a file can be mapped: the other mount may have made it longer.
+    fn look(&self, side: usize) {
+        assert_eq!(self.files[side].metadata().unwrap().len(), self.model.len() as u64);
+    }
+
+    fn map_read(&mut self, side: usize, start: usize, len: usize) -> String {
+        let end = self.model.len().min(start + len);
+        let what = format!("map and read {side} {start}+{len} of {}", self.model.len());
+        if start < end {
+            self.look(side);
+            let mut mapped = Mapped::new(&self.files[side], end);
+            assert!(mapped.bytes()[start..] == self.model[start..end], "{what}");
+        }
+        what
+    }
+
+    fn map_write(&mut self, side: usize, start: usize, len: usize) -> String {
+        let end = start + len;
+        if self.model.len() < end {
+            self.files[side].set_len(end as u64).unwrap();
+            self.grow(end);
+        }
+        self.look(side);
+        let bytes = self.dice.bytes(len);
+        let mut mapped = Mapped::new(&self.files[side], end);
+        mapped.bytes()[start..].copy_from_slice(&bytes);
+        if self.dice.below(2) == 0 {
+            mapped.sync();
+        }
+        self.model[start..end].copy_from_slice(&bytes);
+        format!("map and write {side} {start}+{len}")
+    }
+
+    fn append(&mut self, side: usize, len: usize) -> String {
+        let room = LONGEST - self.model.len();
+        let bytes = self.dice.bytes(len.min(room));
+        open(&self.paths[side], true).write_all(&bytes).unwrap();
+        self.model.extend(&bytes);
+        format!("append {side} {}", bytes.len())
+    }
+
+    fn truncate(&mut self, side: usize, len: usize) -> String {
+        self.files[side].set_len(len as u64).unwrap();
+        self.model.resize(len, 0);
+        format!("truncate {side} {len}")
+    }
+
+    fn zero(&mut self, side: usize, start: usize, len: usize) -> String {
+        let keep = FallocateFlags::KEEP_SIZE;
+        let how = match self.dice.below(3) {
+            0 => FallocateFlags::PUNCH_HOLE | keep,
+            1 => FallocateFlags::ZERO_RANGE | keep,
+            _ => FallocateFlags::ZERO_RANGE,
+        };
+        rustix::fs::fallocate(&self.files[side], how, start as u64, len as u64).unwrap();
+        if !how.contains(keep) {
+            self.grow(start + len);
+        }
+        let end = self.model.len().min(start + len);
+        self.model[start.min(end)..end].fill(0);
+        format!("zero {side} {how:?} {start}+{len}")
+    }
+
+    fn allocate(&mut self, side: usize, start: usize, len: usize) -> String {
+        let none = FallocateFlags::empty();
+        rustix::fs::fallocate(&self.files[side], none, start as u64, len as u64).unwrap();
+        self.grow(start + len);
+        format!("allocate {side} {start}+{len}")
+    }
+
+    fn reopen(&mut self, side: usize) -> String {
+        self.files[side] = open(&self.paths[side], false);
+        format!("reopen {side}")
+    }
+
+    fn whole(&mut self, side: usize) -> String {
+        let mut all = Vec::new();
+        self.files[side].rewind().unwrap();
+        self.files[side].read_to_end(&mut all).unwrap();
+        assert!(all == self.model, "the whole file differs");
+        assert_eq!(std::fs::metadata(&self.paths[side]).unwrap().len(), self.model.len() as u64);
+        format!("whole {side}")
+    }
+}
+
+/// Tells how to do it again, when a check fails.
+struct Confession<'a> {
+    seed: u64,
+    done: &'a std::cell::RefCell<Vec<String>>,
+}
+
+impl Drop for Confession<'_> {
+    #[expect(clippy::print_stderr, reason = "the way to repeat a failure")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let done = self.done.borrow();
+            let last = &done[done.len().saturating_sub(20)..];
+            eprintln!(
+                "FOREBAY_SEED={} after {} steps, the last of which:\n{}",
+                self.seed,
+                done.len(),
+                last.join("\n")
+            );
+        }
+    }
+}
+
+#[test]
+fn random_operations_on_one_file_through_two_mounts() {
+    let Some(mut world) = World::new("") else { return };
+    let other = world.mount("other", "");
+    let first = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_115);
+    for seed in first..first + SEEDS {
+        let name = format!("file-{seed}");
+        let mut exercise = Exercise::new([world.at().join(&name), other.join(&name)], seed);
+        let done = std::cell::RefCell::default();
+        let _confession = Confession { seed, done: &done };
+        for _ in 0..STEPS {
+            let what = exercise.step();
+            done.borrow_mut().push(what);
+        }
+        exercise.whole(0);
+        exercise.whole(1);
+    }
+}

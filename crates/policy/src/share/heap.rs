@@ -1,0 +1,156 @@
+//! A virtual-time fair queue over the children of one node (start-time fair queueing).
+//!
+//! Every child has a tag: where its next request starts in virtual time. The child with the smallest tag is next;
+//! serving a cost moves its tag on by cost ÷ weight. The node's own virtual time is the tag last served; a child
+//! that wakes starts there, so sleeping earns nothing, and starts behind its own tag, so sleeping forgives nothing.
+
+use super::dice::Dice;
+use super::tree::Pick;
+
+/// The children of one node by virtual time.
+#[derive(Debug, Default)]
+pub(super) struct Heap {
+    now: f64,
+    children: Vec<Child>,
+    /// By place: where it stands in `awake`, or `ASLEEP`.
+    at: Vec<u32>,
+    /// A heap by tag, then place. Four to a parent: fewer levels, and siblings share a cache line.
+    awake: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Child {
+    tag: f64,
+    weight: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    tag: f64,
+    place: u32,
+}
+
+impl Entry {
+    fn before(self, other: Entry) -> bool {
+        self.tag < other.tag || (self.tag == other.tag && self.place < other.place)
+    }
+}
+
+const ASLEEP: u32 = u32::MAX;
+/// Beyond this, virtual time starts anew, so that small costs never vanish in the rounding of large tags.
+const FAR: f64 = (1_u64 << 48) as f64;
+const FAN: usize = 4;
+
+impl Heap {
+    fn put(&mut self, at: usize, entry: Entry) {
+        self.awake[at] = entry;
+        self.at[entry.place as usize] = at as u32;
+    }
+
+    fn up(&mut self, mut at: usize) {
+        let entry = self.awake[at];
+        while at > 0 {
+            let parent = (at - 1) / FAN;
+            if !entry.before(self.awake[parent]) {
+                break;
+            }
+            self.put(at, self.awake[parent]);
+            at = parent;
+        }
+        self.put(at, entry);
+    }
+
+    fn down(&mut self, mut at: usize) {
+        let entry = self.awake[at];
+        loop {
+            let first = FAN * at + 1;
+            let end = (first + FAN).min(self.awake.len());
+            if first >= end {
+                break;
+            }
+            let mut least = first;
+            for child in first + 1..end {
+                if self.awake[child].before(self.awake[least]) {
+                    least = child;
+                }
+            }
+            if !self.awake[least].before(entry) {
+                break;
+            }
+            self.put(at, self.awake[least]);
+            at = least;
+        }
+        self.put(at, entry);
+    }
+
+    /// Makes this moment zero.
+    fn start_anew(&mut self) {
+        let now = std::mem::take(&mut self.now);
+        self.children.iter_mut().for_each(|child| child.tag -= now);
+        self.awake.iter_mut().for_each(|entry| entry.tag -= now);
+    }
+
+    /// Gives a child another tag, and restores the order.
+    fn move_to(&mut self, place: usize, tag: f64) {
+        let old = std::mem::replace(&mut self.children[place].tag, tag);
+        let at = self.at[place];
+        if at != ASLEEP {
+            self.awake[at as usize].tag = tag;
+            if tag > old { self.down(at as usize) } else { self.up(at as usize) }
+        }
+    }
+}
+
+impl Pick for Heap {
+    fn weigh(&mut self, place: usize, weight: f64) {
+        if place >= self.children.len() {
+            self.children.resize(place + 1, Child { tag: 0.0, weight: 1.0 });
+            self.at.resize(place + 1, ASLEEP);
+        }
+        let Child { tag, weight: old } = self.children[place];
+        self.children[place].weight = weight;
+        // What it is ahead is service it had: kept as service, whatever that is worth now.
+        self.move_to(place, self.now + (tag - self.now) * (old / weight));
+    }
+
+    fn reset(&mut self, place: usize, weight: f64) {
+        self.weigh(place, weight);
+        self.move_to(place, self.now);
+    }
+
+    fn wake(&mut self, place: usize) {
+        assert_eq!(self.at[place], ASLEEP, "a child wakes once");
+        let child = &mut self.children[place];
+        child.tag = child.tag.max(self.now);
+        self.awake.push(Entry { tag: child.tag, place: place as u32 });
+        self.up(self.awake.len() - 1);
+    }
+
+    fn sleep(&mut self, place: usize) {
+        let at = std::mem::replace(&mut self.at[place], ASLEEP) as usize;
+        let last = self.awake.pop().expect("who sleeps was awake");
+        if at < self.awake.len() {
+            self.put(at, last);
+            self.up(at);
+            self.down(self.at[last.place as usize] as usize);
+        }
+    }
+
+    fn pick(&mut self, _dice: &mut Dice) -> usize {
+        let first = self.awake[0];
+        self.now = self.now.max(first.tag);
+        if self.now > FAR {
+            self.start_anew();
+        }
+        first.place as usize
+    }
+
+    fn charge(&mut self, place: usize, cost: f64) {
+        let Child { tag, weight } = self.children[place];
+        self.move_to(place, tag + cost / weight);
+    }
+
+    fn awake(&self) -> usize {
+        self.awake.len()
+    }
+}
