@@ -6,7 +6,7 @@ use crate::world::{World, has, succeed};
 fn tools_of_the_shell() {
     let world = World::new();
     for script in [
-        "mkdir -p $D/a/b; echo 1 > $D/a/one; ln -s a/one $D/link; ln $D/a/one $D/hard; touch -d @1000000000 $D/a/one
+        "mkdir -p $D/a/b; echo 1 > $D/a/one; ln -s a/one $D/link; ln $D/a/one $D/hard; touch -h -d @1000000000 $D/a/one $D/link
          cp -a $D $D.copy; cd $D.copy; find . | sort; stat -c '%n %a %h %Y %F' a/one link hard; cat link; cd ..; rm -r $D.copy",
         "seq 5000 | shuf --random-source=<(yes) > $D/n; sort -n $D/n > $D/s; cmp $D/s <(seq 5000); sort -R $D/n | sort -n -o $D/s2; cmp $D/s $D/s2",
         "seq 1000 > $D/n; gzip -k $D/n; gunzip -c $D/n.gz | cmp - $D/n; gzip -l $D/n.gz | tail -1 | cut -c1-30",
