@@ -90,6 +90,14 @@ fn what_is_wrong_is_named_with_file_line_and_key() {
         assert_eq!(lines[1], "  user-then-sise-fair");
         assert_eq!(lines[2], "            ^^^^ did you mean \"size\"?");
     }
+    world.write("forebay.toml", "[server]\npolicy = 'sise-fair'\n");
+    let ran = world.run(&["up", "--store", "s"]);
+    assert_eq!((ran.code, ran.err.lines().count()), (2, 3), "{}", ran.err);
+    assert!(
+        ran.err.contains("forebay.toml line 2: \"sise\"") && ran.err.contains("\n  ^^^^ did you mean"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
