@@ -15,7 +15,7 @@ const MOST: u32 = 1 << 20;
 
 #[derive(Args)]
 pub(crate) struct Shares {
-    /// The jobs: a TOML file with [[job]] tables of id, user, group, nodes, priority, servers
+    /// The jobs: a TOML file with tables named job: id, user, group, nodes, priority, servers
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The policy, instead of the file's

@@ -23,6 +23,11 @@ impl Tree {
         self.change(who, op).map(|answer| (answer, None))
     }
 
+    /// Whether a path leads to a directory, permissions aside.
+    pub fn leads_to_directory(&self, path: &str) -> bool {
+        self.walk(&Identity::root(), ROOT, path, true, false).is_ok_and(|id| self.is_dir(id))
+    }
+
     fn change(&mut self, who: &Identity, op: &Op) -> Checked<Answer> {
         match op {
             Op::Mkdir { path, mode } => {

@@ -54,7 +54,7 @@ pub(crate) enum Bench {
 
 #[derive(Args)]
 pub(crate) struct Share {
-    /// The scenario: a TOML file with policy, device_rate and [[job]] tables
+    /// The scenario: a TOML file with policy, device_rate and tables named job
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
     /// Print as JSON

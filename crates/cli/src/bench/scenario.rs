@@ -183,17 +183,7 @@ fn job(mut table: Table<'_>, servers: u32) -> Result<JobPlan, Error> {
     if let Some(fault) = job.fault() {
         return Err(id.wrong(format!("{fault} (labels have at most {MAX_LABEL} bytes)")));
     }
-    let on = match table.take("servers") {
-        None => (0..servers).collect(),
-        Some(value) => value
-            .texts()?
-            .iter()
-            .map(|text| match text.parse::<u32>() {
-                Ok(number) if (1..=servers).contains(&number) => Ok(number - 1),
-                _ => Err(value.wrong(format!("server {text} is not one of 1 to {servers}"))),
-            })
-            .collect::<Result<Vec<u32>, Error>>()?,
-    };
+    let on = table.take("servers").map_or(Ok((0..servers).collect()), |value| places(&value, servers))?;
     let op = table.take("op");
     let op =
         op.map_or(Ok(Op::Write), |value| value.text()?.parse().map_err(|error: String| value.wrong(error)))?;
@@ -217,4 +207,13 @@ fn job(mut table: Table<'_>, servers: u32) -> Result<JobPlan, Error> {
         "id, user, group, nodes, priority, start, length, amount, pause, request, processes, streams, op, servers",
     )?;
     Ok(plan)
+}
+
+/// Which servers, counted from 0.
+fn places(value: &Value<'_>, servers: u32) -> Result<Vec<u32>, Error> {
+    let place = |text: &String| match text.parse::<u32>() {
+        Ok(number) if (1..=servers).contains(&number) => Ok(number - 1),
+        _ => Err(value.wrong(format!("server {text} is not one of 1 to {servers}"))),
+    };
+    value.texts()?.iter().map(place).collect()
 }

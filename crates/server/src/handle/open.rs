@@ -106,7 +106,9 @@ impl Service {
         }
         let token = self.seal(caller, file, access);
         caller.session.insert(token, hold)?;
-        Ok(Reply::Opened { token, attr: self.attr(file, inode)?, created: false })
+        // Cutting it may have taken set-id bits away.
+        let after = if truncate { &self.store.names().inode(file).map_err(vanished)? } else { inode };
+        Ok(Reply::Opened { token, attr: self.attr(file, after)?, created: false })
     }
 
     fn seal(&self, caller: &Caller, file: FileId, access: Access) -> Token {
