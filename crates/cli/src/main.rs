@@ -5,6 +5,7 @@
 //! control                 down, status, df
 //! transfer                put, get, cat
 //! names, edit             ls, stat, du; rm, mv, mkdir, ln
+//! exec, library           unmodified programs, with the library that travels in this binary
 //! mount                   the service as a directory
 //! store                   stores on disk, without a server
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
@@ -30,10 +31,12 @@ mod control;
 mod demo;
 mod detach;
 mod edit;
+mod exec;
 mod failure;
 mod human;
 mod jobs;
 mod keys;
+mod library;
 mod mount;
 mod names;
 mod output;
@@ -99,6 +102,8 @@ enum Command {
     Df(control::Df),
     /// Show how much directories hold
     Du(names::Du),
+    /// Run a program that finds Forebay's files under /fb
+    Exec(exec::Exec),
     /// Mount the service at a directory
     Mount(mount::Mount),
     /// Unmount it
@@ -140,6 +145,7 @@ fn run(command: Command) -> Outcome {
         Command::Ln(ln) => ln.run(),
         Command::Df(df) => df.run(),
         Command::Du(du) => du.run(),
+        Command::Exec(exec) => exec.run(),
         Command::Mount(mount) => mount.run(),
         Command::Umount(umount) => umount.run(),
         Command::Store(store) => store.run(),

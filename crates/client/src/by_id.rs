@@ -5,7 +5,7 @@ use crate::File;
 use crate::opens::unexpected;
 use crate::session::{Session, Who};
 use forebay_model::{Access, Attr, Change, Error, ErrorKind, FileId, MAX_PATH, Name, Result, Special};
-use forebay_wire::{Entry, IfExists, RenameMode, Reply, Request, XattrMode};
+use forebay_wire::{Entry, IfExists, RenameMode, Reply, Request, Token, XattrMode};
 use std::sync::Arc;
 
 /// How many symbolic links one path may lead through.
@@ -30,13 +30,24 @@ macro_rules! ask {
 }
 
 /// What one request makes of a path.
-pub(crate) enum Step {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// It leads here.
     Found(Attr),
-    Link { dir: FileId, target: Vec<u8>, rest: Vec<u8> },
+    /// It meets a symbolic link.
+    Link {
+        /// The directory that holds the link.
+        dir: FileId,
+        /// What the link says.
+        target: Vec<u8>,
+        /// What is left of the path behind it.
+        rest: Vec<u8>,
+    },
 }
 
 impl ById {
-    pub(crate) async fn step(&self, dir: FileId, path: &[u8], follow: bool) -> Result<Step> {
+    /// Walks a path up to the first symbolic link, for callers to whom absolute links mean something of their own.
+    pub async fn step(&self, dir: FileId, path: &[u8], follow: bool) -> Result<Step> {
         let request = Request::Walk { dir, path: path.to_vec(), follow };
         match self.session.call(&self.who, &request).await? {
             Reply::Found(attr) => Ok(Step::Found(attr)),
@@ -77,6 +88,17 @@ impl ById {
     pub async fn open(&self, file: FileId, access: Access, truncate: bool) -> Result<File> {
         let opened = self.session.open(&self.who, Request::Open { file, access, truncate }).await?;
         Ok(File::new(opened.held, opened.attr, format!("file {file}")))
+    }
+
+    /// Takes over a file that another process, or an earlier program of this one, has opened.
+    pub async fn reopen(&self, token: Token) -> Result<File> {
+        let opened = self.session.open(&self.who, Request::Reopen { token }).await?;
+        Ok(File::new(opened.held, opened.attr, format!("file {}", token.file)))
+    }
+
+    /// Closes an open file by its proof, whoever else in this process still has it: for a process that ends.
+    pub async fn close(&self, token: Token) -> Result<()> {
+        ask!(self, Request::Close { token }, Reply::Done => ())
     }
 
     /// Makes a file, or opens the one that is there; says whether it was made. A symbolic link that is there is

@@ -44,7 +44,7 @@ mod transfer;
 mod transport;
 
 pub use address::Address;
-pub use by_id::{ById, MAX_LINKS};
+pub use by_id::{ById, MAX_LINKS, Step};
 pub use client::Client;
 pub use config::{ClientConfig, Credential};
 pub use dir::{Listing, ReadDir};

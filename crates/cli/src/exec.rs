@@ -1,0 +1,56 @@
+//! `exec`: a program that knows nothing of Forebay, with the library in it.
+
+use crate::connect::Service;
+use crate::failure::{Failure, Outcome};
+use crate::library;
+use clap::Args;
+use forebay_client::{ClientConfig, Credential};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(Args)]
+pub(crate) struct Exec {
+    #[command(flatten)]
+    service: Service,
+    /// Where the program finds Forebay's files
+    #[arg(long, value_name = "DIR", env = "FOREBAY_PREFIX", default_value = "/fb", hide_env_values = true)]
+    prefix: PathBuf,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Exec {
+    pub(crate) fn run(self) -> Outcome {
+        if !self.prefix.is_absolute() || self.prefix == Path::new("/") {
+            let text =
+                format!("the prefix {} cannot be used: name a path such as /fb", self.prefix.display());
+            return Err(Failure::Usage(text));
+        }
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]);
+        prepare(&mut command, &self.service.resolve()?, &self.prefix)?;
+        // Returns only if it failed.
+        let error = command.exec();
+        Err(Failure::local("run", Path::new(&self.command[0]), &error))
+    }
+}
+
+/// Gives a command the library, and tells the library about the service.
+pub(crate) fn prepare(command: &mut Command, config: &ClientConfig, prefix: &Path) -> Outcome {
+    let mut preload = library::lay_down()?.into_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    command
+        .env("LD_PRELOAD", preload)
+        .env("FOREBAY_SERVICE", config.address.to_string())
+        .env("FOREBAY_PREFIX", prefix);
+    if let Credential::File(key) = &config.credential {
+        command.env("FOREBAY_KEY", key);
+    }
+    Ok(())
+}

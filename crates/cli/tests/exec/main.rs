@@ -1,0 +1,10 @@
+//! Unmodified programs through `forebay exec` and the library that travels in it, against a server in this process.
+//!
+//! Needs a C compiler and, for some tests, Debian's `fio`, `git`, `python3`, `rsync` and `sqlite3`; what is missing is
+//! skipped aloud.
+
+mod exerciser;
+mod programs;
+mod sharing;
+mod tools;
+mod world;

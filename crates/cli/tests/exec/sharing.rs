@@ -1,0 +1,95 @@
+//! Open files that are shared, inherited, handed on, and left behind.
+
+use crate::world::{World, has, succeed};
+use std::io::Read;
+use std::process::Stdio;
+
+#[test]
+fn redirections_and_chains_of_programs() {
+    let world = World::new();
+    for script in [
+        "(echo a; echo b) > $D/x; cat $D/x",
+        "{ echo a; (echo b; exec echo c); echo d; } > $D/x; cat $D/x",
+        "echo one > $D/a; bash -c 'cat $D/a > $D/b'; exec cat $D/b",
+        "echo 1 > $D/x; echo 2 >> $D/x; printf 3 >> $D/x; cat < $D/x",
+        "printf 'a\\nb\\nc\\n' > $D/x; { read one; cat; } < $D/x",
+        "exec 7> $D/x; echo first >&7; sh -c 'echo second >&7'; exec 7>&-; cat $D/x",
+        "exec 8<> $D/x; echo 12345 >&8; head -c 2 $D/x; exec 8>&-",
+        "ls / > $D/x; cmp $D/x <(ls /)",
+        "ls /nonexistent 2> $D/x || true; grep -c nonexistent $D/x",
+        "ls / > $D/x 2>&1; wc -l < $D/x",
+        "echo gone > $D/x; exec 9< $D/x; rm $D/x; cat <&9",
+        "for i in 1 2 3; do echo $i; done | tee $D/x | cat; cat $D/x",
+        "cat > $D/x <<< here; cat $D/x",
+        "cd $D; mkdir sub; cd sub; echo in > file; bash -c 'cat file; cd ..; ls; cat sub/file'; cd ../sub/..; ls",
+        "printf '#!/bin/sh\necho script $1\n' > $D/s; chmod +x $D/s; $D/s one; cd $D; ./s two; (exec ./s three)",
+        "cp /bin/echo $D/e; $D/e copied; cd $D; ./e here; chmod -x e; ./e 2>/dev/null || echo $?",
+    ] {
+        world.same(script);
+    }
+}
+
+#[test]
+fn a_killed_program_leaves_what_it_wrote() {
+    let world = World::new();
+    let mut program = world.command("bash");
+    program.args(["-c", "for i in $(seq 100); do echo line $i; done > /fb/killed; echo ready; kill -9 $$"]);
+    let mut child = program.stdout(Stdio::piped()).spawn().expect("bash runs");
+    let mut said = String::new();
+    child.stdout.take().expect("piped").read_to_string(&mut said).expect("it speaks");
+    let status = child.wait().expect("it ends");
+    assert!(!status.success() && said == "ready\n", "{status} {said}");
+    let mut check = world.command("wc");
+    check.args(["-l", "/fb/killed"]);
+    assert_eq!(succeed(check), "100 /fb/killed\n");
+}
+
+const PYTHON: &str = r#"
+import mmap, multiprocessing, os, shutil, socket, subprocess, sys, tempfile
+root = sys.argv[1]
+os.makedirs(root + "/a/b/c")
+for i in range(20):
+    with open(f"{root}/a/f{i}", "w") as f: f.write("x" * i * 1000)
+shutil.copytree(root + "/a", root + "/copy", symlinks=True)
+print(sum(len(files) for _, _, files in os.walk(root)))
+with open(root + "/m", "wb") as f: f.write(bytes(100000))
+with open(root + "/m", "r+b") as f, mmap.mmap(f.fileno(), 0) as m:
+    m[5:10] = b"hello"; m.flush(); print(open(root + "/m", "rb").read()[5:10])
+    m.resize(200000); m[199999:] = b"!"
+print(os.path.getsize(root + "/m"), open(root + "/m", "rb").read()[-1:])
+def work(i):
+    with open(f"{root}/w{i}", "wb") as f: f.write(bytes([i]) * 100000)
+    return len(open(f"{root}/w{i}", "rb").read())
+with multiprocessing.Pool(3) as p: print(p.map(work, range(8)))
+shared = open(root + "/log", "wb", 0)
+def log(i):
+    for k in range(50): shared.write(b"%03d %03d\n" % (i, k))
+people = [multiprocessing.Process(target=log, args=(i,)) for i in range(4)]
+[p.start() for p in people]; [p.join() for p in people]
+lines = open(root + "/log").read().split("\n"); print(len(lines), len(set(lines)))
+print(subprocess.run(["cat", "w1"], cwd=root, capture_output=True).stdout[:3])
+with open(root + "/out", "w") as f: subprocess.run(["echo", "from child"], stdout=f)
+print(open(root + "/out").read())
+with tempfile.TemporaryDirectory(dir=root) as d: print(os.path.exists(d))
+with tempfile.TemporaryFile(dir=root) as t: t.write(b"abc"); t.seek(0); print(t.read())
+one, two = socket.socketpair()
+if os.fork() == 0:
+    fd = os.open(root + "/passed", os.O_CREAT | os.O_RDWR); os.write(fd, b"passed on"); os.lseek(fd, 3, 0)
+    socket.send_fds(one, [b"x"], [fd]); os._exit(0)
+fd = socket.recv_fds(two, 1, 1)[1][0]; print(os.read(fd, 99)); os.wait()
+os.chdir(root); print(os.path.relpath(os.getcwd(), root), len(os.listdir("."))); print(os.path.relpath(os.path.realpath("a/../m"), root))
+print(subprocess.check_output("basename $PWD; ls | wc -l", shell=True)[-4:])
+print(subprocess.check_output([sys.executable, "-c", "import subprocess; print(subprocess.check_output(['ls', 'a'], cwd='.'))"], cwd=root)[:12])
+print(subprocess.check_output([sys.executable, "-c", "import os; os.listdir('.'); os.closerange(3, 100000); print(open('passed').read())"], cwd=root))
+os.chdir("/"); shutil.rmtree(root + "/copy"); print(os.path.exists(root + "/copy"))
+"#;
+
+#[test]
+fn python_with_its_modules() {
+    if !has("python3") {
+        return;
+    }
+    let world = World::new();
+    std::fs::write(world.path("script.py"), PYTHON).expect("a file");
+    world.same("python3 ../script.py $D");
+}

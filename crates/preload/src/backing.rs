@@ -1,0 +1,209 @@
+//! The kernel's part of an open file: a sealed memory file whose content says what is open, and where it stands.
+//!
+//! The kernel shares it between all descriptors and processes that share the open file, and keeps it across `exec`;
+//! so offset and flags live in it. Its own file position stays at its end: a reader that passes the library by finds
+//! nothing there, a writer is refused, and neither does harm.
+
+use crate::errno::{Errno, Outcome, fail};
+use crate::open::Open;
+use crate::table;
+use forebay_model::FileId;
+use forebay_wire::Token;
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, RawDir, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"forebay1");
+const SIZE: usize = 8192;
+const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
+const TOKEN: usize = 64;
+
+/// What is open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    File = 1,
+    Directory = 2,
+    /// Opened with `O_PATH`: it can be named, not used.
+    Path = 3,
+}
+
+/// The content of the memory file.
+#[repr(C)]
+pub(crate) struct Header {
+    magic: u64,
+    kind: u32,
+    /// `O_RDONLY`, `O_WRONLY` or `O_RDWR`, and what else never changes.
+    pub(crate) access: u32,
+    pub(crate) offset: AtomicU64,
+    /// The flags that `fcntl` can change.
+    pub(crate) flags: AtomicU32,
+    path_len: u32,
+    file: u64,
+    token_len: u32,
+    token: [u8; TOKEN],
+    path: [u8; PATH],
+}
+
+const PATH: usize = 4096;
+const _: () = assert!(size_of::<Header>() <= SIZE);
+
+/// What a new open file starts with.
+pub(crate) struct Birth<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) access: u32,
+    pub(crate) flags: u32,
+    pub(crate) file: FileId,
+    pub(crate) token: Option<Token>,
+    pub(crate) path: &'a [u8],
+}
+
+/// A mapped header. All of it but offset and flags stays as it was made; processes of other users cannot reach it.
+pub(crate) struct Mapped(*mut Header);
+
+// SAFETY: what changes in the header is atomic.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl std::ops::Deref for Mapped {
+    type Target = Header;
+
+    fn deref(&self) -> &Header {
+        // SAFETY: mapped until this is dropped, and of sealed size.
+        unsafe { &*self.0 }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: this is the only owner of the mapping.
+        let _ = unsafe { rustix::mm::munmap(self.0.cast(), SIZE) };
+    }
+}
+
+impl Header {
+    pub(crate) fn kind(&self) -> Kind {
+        match self.kind {
+            2 => Kind::Directory,
+            3 => Kind::Path,
+            _ => Kind::File,
+        }
+    }
+
+    pub(crate) fn file(&self) -> FileId {
+        FileId(self.file)
+    }
+
+    /// The path it was opened by, prefix included.
+    pub(crate) fn path(&self) -> &[u8] {
+        &self.path[..(self.path_len as usize).min(PATH)]
+    }
+
+    pub(crate) fn token(&self) -> Option<Token> {
+        let bytes = self.token.get(..self.token_len as usize)?;
+        postcard::from_bytes(bytes).ok()
+    }
+}
+
+/// Makes the kernel's part of an open file.
+pub(crate) fn create(birth: &Birth<'_>, cloexec: bool) -> Outcome<(OwnedFd, Mapped)> {
+    let mut flags = MemfdFlags::ALLOW_SEALING;
+    flags.set(MemfdFlags::CLOEXEC, cloexec);
+    let fd = rustix::fs::memfd_create(c"forebay", flags)?;
+    rustix::fs::ftruncate(&fd, SIZE as u64)?;
+    rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(SIZE as u64))?;
+    let mapped = map(&fd)?;
+    let token = match &birth.token {
+        Some(token) => postcard::to_allocvec(token).map_err(|_| Errno(libc::EIO))?,
+        None => Vec::new(),
+    };
+    if token.len() > TOKEN || birth.path.len() > PATH {
+        return fail(libc::ENAMETOOLONG);
+    }
+    // SAFETY: nobody else knows this mapping yet, and all of it is plain bytes.
+    let header = unsafe { &mut *mapped.0 };
+    header.kind = birth.kind as u32;
+    header.access = birth.access;
+    *header.flags.get_mut() = birth.flags;
+    header.file = birth.file.0;
+    header.token_len = token.len() as u32;
+    header.token[..token.len()].copy_from_slice(&token);
+    header.path_len = birth.path.len() as u32;
+    header.path[..birth.path.len()].copy_from_slice(birth.path);
+    header.magic = MAGIC;
+    rustix::fs::fcntl_add_seals(&fd, SEALS)?;
+    Ok((fd, mapped))
+}
+
+fn map(fd: impl rustix::fd::AsFd) -> Result<Mapped, Errno> {
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let place = unsafe {
+        rustix::mm::mmap(
+            std::ptr::null_mut(),
+            SIZE,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            fd,
+            0,
+        )
+    };
+    Ok(Mapped(place?.cast()))
+}
+
+/// The header of a descriptor that is one of ours.
+fn recognise(fd: RawFd) -> Option<(Mapped, u64)> {
+    // SAFETY: borrowed for two questions; a descriptor that is closed meanwhile answers with an error.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    if rustix::fs::fcntl_get_seals(fd).ok()? != SEALS {
+        return None;
+    }
+    let stat = rustix::fs::fstat(fd).ok()?;
+    if stat.st_size != SIZE as i64 {
+        return None;
+    }
+    let mapped = map(fd).ok()?;
+    (mapped.magic == MAGIC && mapped.path_len as usize <= PATH).then_some((mapped, stat.st_ino))
+}
+
+/// Takes over a descriptor that came from elsewhere, if it is one of ours.
+pub(crate) fn adopt(fd: RawFd) {
+    if let Some((mapped, _)) = recognise(fd) {
+        table::put(fd, &table::hold(Open::inherited(mapped)));
+    }
+}
+
+/// Looks for our files among the descriptors that this process was born with. Descriptors of one open file share
+/// what is known about it.
+pub(crate) fn adopt_inherited() {
+    let mut known: Vec<(u64, table::Held)> = Vec::new();
+    each_descriptor(|fd| {
+        if let Some((mapped, inode)) = recognise(fd) {
+            let held = known.iter().find(|(other, _)| *other == inode).map(|(_, held)| held.clone());
+            let held = held.unwrap_or_else(|| {
+                let held = table::hold(Open::inherited(mapped));
+                known.push((inode, held.clone()));
+                held
+            });
+            table::put(fd, &held);
+        }
+    });
+}
+
+fn each_descriptor(mut visit: impl FnMut(RawFd)) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(dir) = rustix::fs::openat(CWD, c"/proc/self/fd", flags, Mode::empty()) else {
+        return (0..256).for_each(visit);
+    };
+    let mut buffer = [MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(&dir, &mut buffer);
+    let own = dir.as_raw_fd();
+    while let Some(Ok(entry)) = entries.next() {
+        let number = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if let Some(fd) = number.filter(|fd| *fd != own) {
+            visit(fd);
+        }
+    }
+}

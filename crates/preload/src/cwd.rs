@@ -1,0 +1,139 @@
+//! A working directory inside Forebay.
+//!
+//! The kernel cannot stand there, so it is parked in an empty directory of the user's own whose path spells the real
+//! one: `/run/user/7/.forebay-cwd/fb/run1` means `/fb/run1`. So it survives `exec`, `fork` and `vfork`, and any
+//! program with the library can read it back.
+
+use crate::errno::{Errno, Outcome, fail};
+use crate::lock::Lock;
+use crate::place::{Place, locate, ours};
+use crate::{backing, hook, life, mem, path, private};
+use forebay_model::FileKind;
+use libc::{c_char, c_int, size_t};
+use rustix::fs::{CWD, Mode};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+const MARK: &[u8] = b"/.forebay-cwd";
+
+const UNKNOWN: u8 = 0;
+const ELSEWHERE: u8 = 1;
+const INSIDE: u8 = 2;
+
+static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+static HERE: Lock<Vec<u8>> = Lock::new(Vec::new());
+
+/// The working directory, if it is inside Forebay.
+pub(crate) fn inside() -> Option<Vec<u8>> {
+    if STATE.load(Ordering::Acquire) == UNKNOWN {
+        let parked = parked();
+        if life::is_borrowed() {
+            return parked;
+        }
+        HERE.with(|here| *here = parked.clone().unwrap_or_default());
+        STATE.store(if parked.is_some() { INSIDE } else { ELSEWHERE }, Ordering::Release);
+    }
+    match STATE.load(Ordering::Acquire) {
+        INSIDE => Some(HERE.with(|here| here.clone())).filter(|here| !here.is_empty()),
+        _ => None,
+    }
+}
+
+/// What the kernel's working directory spells.
+fn parked() -> Option<Vec<u8>> {
+    let real = rustix::process::getcwd(Vec::new()).ok()?;
+    let real = real.as_bytes();
+    let at = real.windows(MARK.len()).position(|window| window == MARK)?;
+    let (mark, here) = real.split_at(at + MARK.len());
+    let owner = rustix::fs::stat(mark).ok()?.st_uid;
+    let mine = owner == rustix::process::geteuid().as_raw();
+    (mine && path::inside(&life::config().prefix, here).is_some()).then(|| here.to_vec())
+}
+
+/// Parks the kernel where `here` is spelt.
+fn park(here: &[u8]) -> Outcome<()> {
+    let mut dir = private::dir()?.as_os_str().as_bytes().to_vec();
+    dir.extend_from_slice(MARK);
+    let first = dir.len();
+    dir.extend_from_slice(here);
+    for end in (first..=dir.len()).filter(|&end| end == dir.len() || dir[end] == b'/') {
+        match rustix::fs::mkdirat(CWD, &dir[..end], Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(rustix::process::chdir(&dir[..])?)
+}
+
+fn enter(place: &Place, full: &[u8]) -> Outcome<c_int> {
+    let attr = place.find(true)?;
+    if attr.kind != FileKind::Directory {
+        return fail(libc::ENOTDIR);
+    }
+    crate::names::may_search(attr.id)?;
+    let here = path::normal(full);
+    park(&here)?;
+    // Whoever borrows its parent's memory moves alone.
+    if !life::is_borrowed() {
+        HERE.with(|known| *known = here);
+        STATE.store(INSIDE, Ordering::Release);
+    }
+    Ok(0)
+}
+
+/// The working directory moves by a call of the C library's.
+fn forget() {
+    if !life::is_borrowed() {
+        STATE.store(UNKNOWN, Ordering::Release);
+    }
+}
+
+pub(crate) fn change(start: *const c_char) -> Outcome<c_int> {
+    let place = locate(libc::AT_FDCWD, start);
+    let place = place.inspect_err(|_| forget())?;
+    let full = crate::canonical::text(&place)?;
+    enter(&place, &full).inspect_err(|_| forget())
+}
+
+pub(crate) fn change_to(fd: c_int) -> Outcome<c_int> {
+    let open = ours(fd).inspect_err(|_| forget())?;
+    if open.kind() == backing::Kind::File {
+        return fail(libc::ENOTDIR);
+    }
+    let full = open.path().to_vec();
+    let place = Place { dir: open.id(), rest: b".".to_vec(), full: full.clone() };
+    enter(&place, &full)
+}
+
+/// Where we are, in the caller's buffer or in a new one.
+pub(crate) fn tell(buffer: *mut c_char, size: size_t) -> Outcome<*mut c_char> {
+    life::ready();
+    let mut here = inside().ok_or(crate::errno::Stop::Foreign)?;
+    here.push(0);
+    if buffer.is_null() {
+        if size != 0 && size < here.len() {
+            return fail(libc::ERANGE);
+        }
+        return Ok(crate::canonical::allocated(&here, size)?);
+    }
+    if size == 0 {
+        return fail(libc::EINVAL);
+    }
+    if size < here.len() {
+        return fail(libc::ERANGE);
+    }
+    mem::writable(buffer.cast(), here.len())?.copy_from_slice(&here);
+    Ok(buffer)
+}
+
+hook::hooks! {
+    fn [chdir](path: *const c_char) -> c_int, at path => change(path);
+    fn [fchdir](fd: c_int) -> c_int => change_to(fd);
+    fn [getcwd](buffer: *mut c_char, size: size_t) -> *mut c_char => tell(buffer, size);
+    fn [__getcwd_chk](buffer: *mut c_char, size: size_t, _room: size_t) -> *mut c_char => tell(buffer, size);
+    fn [getwd](buffer: *mut c_char) -> *mut c_char => tell(buffer, mem::PATH_MAX);
+    fn [get_current_dir_name]() -> *mut c_char => tell(std::ptr::null_mut(), 0);
+}
+
+/// What a failed allocation says.
+pub(crate) const NO_MEMORY: Errno = Errno(libc::ENOMEM);

@@ -1,0 +1,337 @@
+//! Reading, writing, lengths.
+
+use crate::errno::{Errno, Outcome, Stop, fail};
+use crate::open::Open;
+use crate::place::{locate, ours};
+use crate::{engine, hook, mem};
+use libc::{c_char, c_int, c_void, iovec, off_t, size_t, ssize_t};
+use std::sync::atomic::Ordering;
+
+/// The kernel moves at most so many bytes in one call.
+const MOST: usize = 0x7fff_f000;
+/// The service appends at most so many bytes in one piece.
+const PIECE: usize = 4 << 20;
+const SYNC: u32 = (libc::O_SYNC | libc::O_DSYNC) as u32;
+
+/// Where a transfer starts.
+#[derive(Clone, Copy)]
+pub(crate) enum At {
+    /// Where the open file stands; it moves.
+    Current,
+    /// Here.
+    Offset(u64),
+}
+
+impl At {
+    pub(crate) fn offset(offset: off_t) -> Outcome<At> {
+        Ok(At::Offset(u64::try_from(offset).map_err(|_| Errno(libc::EINVAL))?))
+    }
+}
+
+/// Reads into memory of the caller or of ours.
+pub(crate) fn read_into(open: &Open, at: At, into: &mut [u8]) -> Outcome<usize> {
+    let file = open.for_reading()?;
+    crate::map::write_back_file(open.id());
+    let mut pread = |offset: u64| {
+        let (file, into) = (&file, &mut *into);
+        engine::run(move |_| file.pread(offset, into))
+    };
+    match at {
+        At::Offset(offset) => Ok(pread(offset)?),
+        At::Current => loop {
+            let offset = open.offset.load(Ordering::Acquire);
+            let count = pread(offset)?;
+            let next = offset + count as u64;
+            // Somebody else has read or sought meanwhile: these bytes are theirs.
+            if open.offset.compare_exchange(offset, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return Ok(count);
+            }
+        },
+    }
+}
+
+/// Writes memory of the caller or of ours.
+pub(crate) fn write_from(open: &Open, at: At, from: &[u8]) -> Outcome<usize> {
+    let file = open.for_writing()?;
+    if from.is_empty() {
+        return Ok(0);
+    }
+    let len = from.len() as u64;
+    let appends = open.flags.load(Ordering::Relaxed) & libc::O_APPEND as u32 != 0;
+    let pwrite = |offset: u64| engine::run(|_| file.pwrite(offset, from));
+    match at {
+        // As on Linux, `pwrite` appends too where the file is open for that.
+        _ if appends => {
+            let end = append(&file, from)?;
+            crate::map::wrote(open.id(), end - len, from);
+            if matches!(at, At::Current) {
+                open.offset.store(end, Ordering::Release);
+            }
+        }
+        At::Offset(offset) => {
+            pwrite(offset)?;
+            crate::map::wrote(open.id(), offset, from);
+        }
+        At::Current => {
+            // Taking the place first makes writers that share the open file disjoint, in one process or in many.
+            let offset = open.offset.fetch_add(len, Ordering::AcqRel);
+            if let Err(errno) = pwrite(offset) {
+                // If somebody has written behind it meanwhile, the gap stays, as a hole.
+                let _ =
+                    open.offset.compare_exchange(offset + len, offset, Ordering::AcqRel, Ordering::Relaxed);
+                return Err(errno.into());
+            }
+            crate::map::wrote(open.id(), offset, from);
+        }
+    }
+    if open.access & SYNC != 0 {
+        engine::run(|_| file.sync())?;
+    }
+    Ok(from.len())
+}
+
+fn append(file: &forebay_client::File, from: &[u8]) -> Result<u64, Errno> {
+    let mut end = 0;
+    for piece in from.chunks(PIECE) {
+        end = engine::run(|_| file.append(piece))? + piece.len() as u64;
+    }
+    Ok(end)
+}
+
+pub(crate) fn read_fd(fd: c_int, into: *mut c_void, len: size_t, at: At) -> Outcome<ssize_t> {
+    let open = ours(fd)?;
+    let into = mem::writable(into, len.min(MOST))?;
+    Ok(read_into(&open, at, into)? as ssize_t)
+}
+
+pub(crate) fn write_fd(fd: c_int, from: *const c_void, len: size_t, at: At) -> Outcome<ssize_t> {
+    let open = ours(fd)?;
+    let from = mem::readable(from, len.min(MOST))?;
+    Ok(write_from(&open, at, from)? as ssize_t)
+}
+
+fn vectors<'a>(list: *const iovec, count: c_int) -> Outcome<&'a [iovec]> {
+    let count = usize::try_from(count).ok().filter(|&count| count <= 1024).ok_or(Errno(libc::EINVAL))?;
+    mem::readable(list.cast(), count * size_of::<iovec>())?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the list can be read, and C arrays of this type are aligned.
+    let list = unsafe { std::slice::from_raw_parts(list, count) };
+    let total = list.iter().try_fold(0_usize, |total, part| total.checked_add(part.iov_len));
+    match total {
+        Some(total) if total <= isize::MAX as usize => Ok(list),
+        _ => fail(libc::EINVAL),
+    }
+}
+
+pub(crate) fn read_vector(fd: c_int, list: *const iovec, count: c_int, at: At) -> Outcome<ssize_t> {
+    let open = ours(fd)?;
+    let list = vectors(list, count)?;
+    if let [one] = list {
+        return Ok(read_into(&open, at, mem::writable(one.iov_base, one.iov_len.min(MOST))?)? as ssize_t);
+    }
+    let total = list.iter().map(|part| part.iov_len).sum::<usize>().min(MOST);
+    let mut buffer = vec![0; total];
+    let parts: Vec<_> =
+        list.iter().map(|part| mem::writable(part.iov_base, part.iov_len)).collect::<Outcome<_>>()?;
+    let count = read_into(&open, at, &mut buffer)?;
+    let mut left = &buffer[..count];
+    for part in parts {
+        let (here, rest) = left.split_at(left.len().min(part.len()));
+        part[..here.len()].copy_from_slice(here);
+        left = rest;
+    }
+    Ok(count as ssize_t)
+}
+
+pub(crate) fn write_vector(fd: c_int, list: *const iovec, count: c_int, at: At) -> Outcome<ssize_t> {
+    let open = ours(fd)?;
+    let list = vectors(list, count)?;
+    if let [one] = list {
+        return Ok(write_from(&open, at, mem::readable(one.iov_base, one.iov_len.min(MOST))?)? as ssize_t);
+    }
+    let mut whole = Vec::new();
+    for part in list {
+        whole.extend_from_slice(mem::readable(part.iov_base, part.iov_len)?);
+    }
+    whole.truncate(MOST);
+    Ok(write_from(&open, at, &whole)? as ssize_t)
+}
+
+/// The `v2` calls: −1 means the current offset.
+fn at2(offset: off_t) -> Outcome<At> {
+    if offset == -1 { Ok(At::Current) } else { At::offset(offset) }
+}
+
+fn flags2(fd: c_int, flags: c_int) -> Outcome<()> {
+    ours(fd)?;
+    let known = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND;
+    if flags & !known != 0 { fail(libc::EOPNOTSUPP) } else { Ok(()) }
+}
+
+fn write_vector2(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> Outcome<ssize_t> {
+    flags2(fd, flags)?;
+    let open = ours(fd)?;
+    let written = if flags & libc::RWF_APPEND != 0 {
+        let mut whole = Vec::new();
+        for part in vectors(list, count)? {
+            whole.extend_from_slice(mem::readable(part.iov_base, part.iov_len)?);
+        }
+        let end = append(&*open.for_writing()?, &whole)?;
+        if offset == -1 {
+            open.offset.store(end, Ordering::Release);
+        }
+        whole.len() as ssize_t
+    } else {
+        write_vector(fd, list, count, at2(offset)?)?
+    };
+    if flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0 {
+        sync_fd(fd)?;
+    }
+    Ok(written)
+}
+
+pub(crate) fn seek(fd: c_int, offset: off_t, whence: c_int) -> Outcome<off_t> {
+    let open = ours(fd)?;
+    let size = || -> Outcome<i64> { Ok(open.attr()?.size as i64) };
+    if open.kind() == crate::backing::Kind::Path {
+        return fail(libc::EBADF);
+    }
+    let current = open.offset.load(Ordering::Acquire) as i64;
+    let base = match whence {
+        libc::SEEK_SET => 0,
+        libc::SEEK_CUR => current,
+        libc::SEEK_END => size()?,
+        // Every byte counts as data.
+        libc::SEEK_DATA | libc::SEEK_HOLE => {
+            let size = size()?;
+            if !(0..size).contains(&offset) {
+                return fail(libc::ENXIO);
+            }
+            let found = if whence == libc::SEEK_DATA { offset } else { size };
+            open.offset.store(found as u64, Ordering::Release);
+            return Ok(found);
+        }
+        _ => return fail(libc::EINVAL),
+    };
+    let Some(next) = base.checked_add(offset) else { return fail(libc::EOVERFLOW) };
+    if next < 0 {
+        return fail(libc::EINVAL);
+    }
+    if whence != libc::SEEK_CUR || offset != 0 {
+        open.offset.store(next as u64, Ordering::Release);
+    }
+    Ok(next)
+}
+
+pub(crate) fn sync_fd(fd: c_int) -> Outcome<c_int> {
+    let open = ours(fd)?;
+    if open.kind() == crate::backing::Kind::Directory {
+        engine::run(|engine| engine.client().sync_all())?;
+        return Ok(0);
+    }
+    let file = open.data()?;
+    crate::map::write_back_file(open.id());
+    engine::run(|_| file.sync())?;
+    Ok(0)
+}
+
+fn length(size: off_t) -> Outcome<u64> {
+    Ok(u64::try_from(size).map_err(|_| Errno(libc::EINVAL))?)
+}
+
+pub(crate) fn truncate_open(fd: c_int, size: off_t) -> Outcome<c_int> {
+    let open = ours(fd)?;
+    if open.access as i32 & libc::O_ACCMODE == libc::O_RDONLY {
+        return fail(libc::EINVAL);
+    }
+    let (file, size) = (open.for_writing()?, length(size)?);
+    engine::run(|_| file.truncate(size))?;
+    Ok(0)
+}
+
+pub(crate) fn truncate_path(path: *const c_char, size: off_t) -> Outcome<c_int> {
+    let place = locate(libc::AT_FDCWD, path)?;
+    let attr = place.find(true)?;
+    if attr.kind == forebay_model::FileKind::Directory {
+        return fail(libc::EISDIR);
+    }
+    let size = length(size)?;
+    engine::run(|engine| engine.by_id().truncate(attr.id, size))?;
+    Ok(0)
+}
+
+/// Space is granted when it is written; what can be promised is the length, and zeros.
+pub(crate) fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> Outcome<c_int> {
+    let open = ours(fd)?;
+    let file = open.for_writing()?;
+    if offset < 0 || len <= 0 {
+        return fail(libc::EINVAL);
+    }
+    let Some(end) = offset.checked_add(len) else { return fail(libc::EFBIG) };
+    let (start, len, end) = (offset as u64, len as u64, end as u64);
+    let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+    match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => {}
+        libc::FALLOC_FL_PUNCH_HOLE if keep => engine::run(|_| file.punch(start, len))?,
+        libc::FALLOC_FL_ZERO_RANGE => engine::run(|_| file.punch(start, len))?,
+        _ => return fail(libc::EOPNOTSUPP),
+    }
+    if !keep && open.attr()?.size < end {
+        engine::run(|_| file.truncate(end))?;
+    }
+    Ok(0)
+}
+
+/// `posix_fallocate` returns its error.
+fn posix_allocate(fd: c_int, offset: off_t, len: off_t) -> Outcome<c_int> {
+    match allocate(fd, 0, offset, len) {
+        Err(Stop::Errno(errno)) => Ok(errno.0),
+        other => other,
+    }
+}
+
+fn advise(fd: c_int) -> Outcome<c_int> {
+    ours(fd).map(|_| 0)
+}
+
+hook::hooks! {
+    fn [read, __read](fd: c_int, into: *mut c_void, len: size_t) -> ssize_t => read_fd(fd, into, len, At::Current);
+    fn [__read_chk](fd: c_int, into: *mut c_void, len: size_t, _room: size_t) -> ssize_t =>
+        read_fd(fd, into, len, At::Current);
+    fn [write, __write](fd: c_int, from: *const c_void, len: size_t) -> ssize_t => write_fd(fd, from, len, At::Current);
+    fn [pread, pread64, __pread64](fd: c_int, into: *mut c_void, len: size_t, offset: off_t) -> ssize_t =>
+        read_fd(fd, into, len, At::offset(offset)?);
+    fn [__pread_chk, __pread64_chk](fd: c_int, into: *mut c_void, len: size_t, offset: off_t, _room: size_t)
+        -> ssize_t => read_fd(fd, into, len, At::offset(offset)?);
+    fn [pwrite, pwrite64, __pwrite64](fd: c_int, from: *const c_void, len: size_t, offset: off_t) -> ssize_t =>
+        write_fd(fd, from, len, At::offset(offset)?);
+    fn [readv](fd: c_int, list: *const iovec, count: c_int) -> ssize_t => read_vector(fd, list, count, At::Current);
+    fn [writev](fd: c_int, list: *const iovec, count: c_int) -> ssize_t => write_vector(fd, list, count, At::Current);
+    fn [preadv, preadv64](fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t =>
+        read_vector(fd, list, count, At::offset(offset)?);
+    fn [pwritev, pwritev64](fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t =>
+        write_vector(fd, list, count, At::offset(offset)?);
+    fn [preadv2, preadv64v2](fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t =>
+        { flags2(fd, flags)?; read_vector(fd, list, count, at2(offset)?) };
+    fn [pwritev2, pwritev64v2](fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t =>
+        write_vector2(fd, list, count, offset, flags);
+    fn [lseek, lseek64, __lseek](fd: c_int, offset: off_t, whence: c_int) -> off_t => seek(fd, offset, whence);
+    fn [fsync, fdatasync, syncfs](fd: c_int) -> c_int => sync_fd(fd);
+    fn [sync_file_range](fd: c_int, _offset: off_t, _len: off_t, _flags: libc::c_uint) -> c_int => sync_fd(fd);
+    fn [ftruncate, ftruncate64](fd: c_int, size: off_t) -> c_int => truncate_open(fd, size);
+    fn [truncate, truncate64](path: *const c_char, size: off_t) -> c_int, at path => truncate_path(path, size);
+    fn [fallocate, fallocate64](fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int =>
+        allocate(fd, mode, offset, len);
+    fn [posix_fallocate, posix_fallocate64](fd: c_int, offset: off_t, len: off_t) -> c_int =>
+        posix_allocate(fd, offset, len);
+    fn [posix_fadvise, posix_fadvise64](fd: c_int, _offset: off_t, _len: off_t, _advice: c_int) -> c_int => advise(fd);
+    fn [readahead](fd: c_int, _offset: off_t, _len: size_t) -> ssize_t => advise(fd).map(|_| 0);
+}

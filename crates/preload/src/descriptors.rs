@@ -1,0 +1,256 @@
+//! Descriptors: closed, duplicated, controlled.
+
+use crate::errno::{Outcome, Stop, fail};
+use crate::kernel::ask;
+use crate::place::ours;
+use crate::quiet::is_internal;
+use crate::table::{self, Held};
+use crate::{backing, hook, life, locks, mem, opening, stdio};
+use libc::{c_int, c_uint, c_ulong, c_void};
+use rustix::fs::OFlags;
+use std::sync::atomic::Ordering;
+
+/// A small call about descriptors that cannot touch memory.
+fn plain(number: i64, args: [usize; 3]) -> Outcome<c_int> {
+    // SAFETY: the numbers used here take descriptors and flags only.
+    let result = unsafe { ask(number, [args[0], args[1], args[2], 0, 0, 0]) }?;
+    Ok(result as c_int)
+}
+
+pub(crate) fn close_fd(fd: c_int) -> Outcome<c_int> {
+    life::ready();
+    if table::is_hidden(fd) && !is_internal() {
+        return fail(libc::EBADF);
+    }
+    if life::is_set_up() && table::get(fd).is_none() {
+        return Err(Stop::Foreign);
+    }
+    if life::is_borrowed() {
+        return Err(Stop::Foreign);
+    }
+    // Forgotten first: another thread may be given the number as soon as the kernel has it back.
+    let held = table::remove(fd);
+    if let Some(open) = &held {
+        locks::closing(open.id());
+        crate::map::write_back_file(open.id());
+    }
+    let closed = plain(libc::SYS_close, [fd as usize, 0, 0]);
+    stdio::changed(fd);
+    drop(held);
+    closed
+}
+
+/// Notes what a descriptor has become.
+fn note(fd: c_int, held: Option<&Held>) {
+    if life::is_borrowed() {
+        return;
+    }
+    match held {
+        Some(held) => table::put(fd, held),
+        None => drop(table::remove(fd)),
+    }
+    stdio::changed(fd);
+}
+
+fn duplicate(fd: c_int, command: c_int, least: c_int) -> Outcome<c_int> {
+    let open = ours(fd)?;
+    let new = plain(libc::SYS_fcntl, [fd as usize, command as usize, least as usize])?;
+    note(new, Some(&open));
+    Ok(new)
+}
+
+pub(crate) fn duplicate_to(old: c_int, new: c_int, flags: c_int) -> Outcome<c_int> {
+    life::ready();
+    let (from, to) = (table::get(old), table::get(new));
+    if table::is_hidden(new) && !is_internal() {
+        return fail(libc::EBUSY);
+    }
+    if from.is_none() && to.is_none() {
+        return Err(Stop::Foreign);
+    }
+    if old == new {
+        return fail(libc::EINVAL);
+    }
+    plain(libc::SYS_dup3, [old as usize, new as usize, flags as usize])?;
+    note(new, from.as_ref());
+    Ok(new)
+}
+
+pub(crate) fn duplicate_to_same(old: c_int, new: c_int) -> Outcome<c_int> {
+    if old == new {
+        return ours(old).map(|_| new);
+    }
+    duplicate_to(old, new, 0)
+}
+
+/// Closes a range, but for what is ours alone.
+pub(crate) fn close_some(first: c_uint, last: c_uint, flags: c_uint) -> Outcome<c_int> {
+    const CLOEXEC: c_uint = 4;
+    life::ready();
+    if first > last {
+        return fail(libc::EINVAL);
+    }
+    let (low, high) =
+        (c_int::try_from(first).unwrap_or(c_int::MAX), c_int::try_from(last).unwrap_or(c_int::MAX));
+    let mut spared = Vec::new();
+    table::each(low, high, |fd| {
+        if table::is_hidden(fd) {
+            spared.push(fd as c_uint);
+        } else if flags & CLOEXEC == 0 {
+            let _ = close_fd(fd);
+        }
+    });
+    let mut start = first;
+    for fd in spared {
+        if start < fd {
+            plain(libc::SYS_close_range, [start as usize, fd as usize - 1, flags as usize])?;
+        }
+        start = fd + 1;
+    }
+    if start <= last {
+        plain(libc::SYS_close_range, [start as usize, last as usize, flags as usize])?;
+    }
+    Ok(0)
+}
+
+pub(crate) fn control(fd: c_int, command: c_int, argument: *mut c_void) -> Outcome<c_int> {
+    if is_internal() && command == libc::F_DUPFD_CLOEXEC {
+        return lift(plain(libc::SYS_fcntl, [fd as usize, command as usize, argument as usize])?);
+    }
+    let open = ours(fd)?;
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicate(fd, command, argument as c_int),
+        libc::F_GETFL => {
+            let large = OFlags::LARGEFILE.bits();
+            Ok((open.access | open.flags.load(Ordering::Relaxed) | large) as c_int)
+        }
+        libc::F_SETFL => {
+            let flags = argument as c_int & opening::CHANGEABLE;
+            open.flags.store(flags as u32, Ordering::Relaxed);
+            Ok(0)
+        }
+        libc::F_GETLK
+        | libc::F_SETLK
+        | libc::F_SETLKW
+        | libc::F_OFD_GETLK
+        | libc::F_OFD_SETLK
+        | libc::F_OFD_SETLKW => locks::range(&open, command, argument.cast()),
+        // These are about the descriptor, which is the kernel's.
+        libc::F_GETFD | libc::F_SETFD | libc::F_GETOWN | libc::F_SETOWN => Err(Stop::Foreign),
+        _ => fail(libc::EINVAL),
+    }
+}
+
+pub(crate) fn device_control(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outcome<c_int> {
+    let open = ours(fd)?;
+    match request {
+        libc::FIONREAD => {
+            let left = open.attr()?.size.saturating_sub(open.offset.load(Ordering::Acquire));
+            mem::give(argument.cast(), c_int::try_from(left).unwrap_or(c_int::MAX))?;
+            Ok(0)
+        }
+        libc::FIONBIO => {
+            let on = mem::take(argument.cast::<c_int>())? != 0;
+            let bit = libc::O_NONBLOCK as u32;
+            match on {
+                true => open.flags.fetch_or(bit, Ordering::Relaxed),
+                false => open.flags.fetch_and(!bit, Ordering::Relaxed),
+            };
+            Ok(0)
+        }
+        libc::FIOCLEX | libc::FIONCLEX => Err(Stop::Foreign),
+        libc::FICLONE | libc::FICLONERANGE => fail(libc::EOPNOTSUPP),
+        _ => fail(libc::ENOTTY),
+    }
+}
+
+/// Moves a descriptor of our own out of the way of the application's, and hides it.
+pub(crate) fn lift(fd: c_int) -> Outcome<c_int> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
+    let high = limit.min(1 << 20).saturating_sub(64) as usize;
+    let lifted = plain(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, high]);
+    let Ok(lifted) = lifted else {
+        table::hide(fd);
+        return Ok(fd);
+    };
+    plain(libc::SYS_close, [fd as usize, 0, 0])?;
+    table::hide(lifted);
+    Ok(lifted)
+}
+
+/// Our own descriptors are made by the same functions as everybody's.
+fn own(number: i64, args: [usize; 3]) -> Outcome<c_int> {
+    if !is_internal() {
+        return Err(Stop::Foreign);
+    }
+    lift(plain(number, args)?)
+}
+
+/// The same for two at once.
+fn own_pair(domain: c_int, kind: c_int, protocol: c_int, into: *mut c_int) -> Outcome<c_int> {
+    if !is_internal() {
+        return Err(Stop::Foreign);
+    }
+    let args = [domain as usize, kind as usize, protocol as usize, into as usize, 0, 0];
+    // SAFETY: the caller is ours, and has room for two.
+    let [one, two] = unsafe {
+        ask(libc::SYS_socketpair, args)?;
+        into.cast::<[c_int; 2]>().read()
+    };
+    mem::give(into.cast(), [lift(one)?, lift(two)?])?;
+    Ok(0)
+}
+
+/// Whoever closes one of ours by way of the C library is us, on a thread of ours.
+fn close_any(fd: c_int) -> Outcome<c_int> {
+    if is_internal() && table::is_hidden(fd) {
+        drop(table::remove(fd));
+        return Err(Stop::Foreign);
+    }
+    close_fd(fd)
+}
+
+/// A message may bring descriptors, and they may be ours.
+fn receive(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> Outcome<isize> {
+    if is_internal() || mem::take(message).map_or(true, |message| message.msg_control.is_null()) {
+        return Err(Stop::Foreign);
+    }
+    // SAFETY: the application's own arguments, the way it wanted them.
+    let count = unsafe { ask(libc::SYS_recvmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]) }?;
+    life::ready();
+    if life::is_borrowed() {
+        return Ok(count);
+    }
+    // SAFETY: the kernel has just filled the message and its control buffer.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(part) = header.as_ref() {
+            if part.cmsg_level == libc::SOL_SOCKET && part.cmsg_type == libc::SCM_RIGHTS {
+                let bytes = part.cmsg_len - (libc::CMSG_LEN(0) as usize);
+                let list = libc::CMSG_DATA(part).cast::<c_int>();
+                (0..bytes / size_of::<c_int>()).for_each(|at| backing::adopt(list.add(at).read_unaligned()));
+            }
+            header = libc::CMSG_NXTHDR(message, part);
+        }
+    }
+    Ok(count)
+}
+
+hook::hooks! {
+    fn [recvmsg](fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize => receive(fd, message, flags);
+    fn [close, __close](fd: c_int) -> c_int => close_any(fd);
+    fn [dup](fd: c_int) -> c_int => duplicate(fd, libc::F_DUPFD, 0);
+    fn [dup2, __dup2](old: c_int, new: c_int) -> c_int => duplicate_to_same(old, new);
+    fn [dup3](old: c_int, new: c_int, flags: c_int) -> c_int => duplicate_to(old, new, flags);
+    fn [fcntl, fcntl64, __fcntl](fd: c_int, command: c_int, argument: *mut c_void) -> c_int =>
+        control(fd, command, argument);
+    fn [ioctl](fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int => device_control(fd, request, argument);
+    fn [close_range](first: c_uint, last: c_uint, flags: c_int) -> c_int => close_some(first, last, flags as c_uint);
+    fn [closefrom](first: c_int) -> () => close_some(first.max(0) as c_uint, c_uint::MAX, 0).map(|_| ());
+    fn [socket](domain: c_int, kind: c_int, protocol: c_int) -> c_int =>
+        own(libc::SYS_socket, [domain as usize, kind as usize, protocol as usize]);
+    fn [socketpair](domain: c_int, kind: c_int, protocol: c_int, into: *mut c_int) -> c_int =>
+        own_pair(domain, kind, protocol, into);
+    fn [epoll_create1](flags: c_int) -> c_int => own(libc::SYS_epoll_create1, [flags as usize, 0, 0]);
+    fn [eventfd](start: c_uint, flags: c_int) -> c_int => own(libc::SYS_eventfd2, [start as usize, flags as usize, 0]);
+}

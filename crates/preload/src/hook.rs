@@ -1,0 +1,112 @@
+//! How one function of the C library is taken over.
+//!
+//! A hook's body says what becomes of the call ([`Outcome`]); everything else is the same for all of them: no panic
+//! leaves it, errors become error numbers, and what is not ours goes to the next library that has the function.
+
+use crate::errno::{Errno, Outcome, Stop};
+use libc::{c_int, c_void};
+use std::ffi::CStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The function that would have been called without us.
+pub(crate) struct Real {
+    name: &'static [u8],
+    found: AtomicPtr<c_void>,
+}
+
+impl Real {
+    /// By its name, with the zero behind it.
+    pub(crate) const fn new(name: &'static str) -> Real {
+        Real { name: name.as_bytes(), found: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// Its address; `None` where no library has it.
+    pub(crate) fn address(&self) -> Option<*mut c_void> {
+        let mut found = self.found.load(Ordering::Acquire);
+        if found.is_null() {
+            let name = CStr::from_bytes_with_nul(self.name).ok()?;
+            // SAFETY: a valid name; the pseudo-handle means the libraries behind this one.
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+            self.found.store(found, Ordering::Release);
+        }
+        (!found.is_null()).then_some(found)
+    }
+}
+
+/// What a function returns when it fails.
+pub(crate) trait Failed {
+    const FAILED: Self;
+}
+
+impl Failed for c_int {
+    const FAILED: c_int = -1;
+}
+
+impl Failed for isize {
+    const FAILED: isize = -1;
+}
+
+impl Failed for i64 {
+    const FAILED: i64 = -1;
+}
+
+impl<T> Failed for *mut T {
+    const FAILED: *mut T = std::ptr::null_mut();
+}
+
+impl Failed for () {
+    const FAILED: () = ();
+}
+
+/// Runs the body of a hook; a panic in it is an I/O error.
+pub(crate) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Stop::Errno(Errno(libc::EIO))))
+}
+
+/// Sets the error and gives the value that says so.
+pub(crate) fn failed<T: Failed>(errno: Errno) -> T {
+    errno.set();
+    T::FAILED
+}
+
+/// Takes over functions. Several names share a body where their arguments have the same layout. `at path` names the
+/// argument that is replaced when a path leads out of Forebay.
+macro_rules! hooks {
+    ($(fn [$($name:ident),+ $(,)?] $args:tt -> $ret:ty $(, at $path:ident)? => $body:expr;)*) => {
+        $($crate::hook::hooks! { @each [$($name)+] $args -> $ret, [$($path)?], $body })*
+    };
+    (@each [$($name:ident)+] $args:tt -> $ret:ty, $path:tt, $body:expr) => {
+        $($crate::hook::hooks! { @one $name $args -> $ret, $path, $body })+
+    };
+    (@one $name:ident ($($arg:ident: $type:ty),* $(,)?) -> $ret:ty, [$($path:ident)?], $body:expr) => {
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        // The names are the C library's.
+        #[allow(non_snake_case)]
+        #[cfg_attr(test, allow(dead_code))]
+        unsafe extern "C" fn $name($($arg: $type),*) -> $ret {
+            static REAL: $crate::hook::Real = $crate::hook::Real::new(concat!(stringify!($name), "\0"));
+            let real = |$($arg: $type),*| -> $ret {
+                let Some(address) = REAL.address() else {
+                    return $crate::hook::failed($crate::errno::Errno(libc::ENOSYS));
+                };
+                // SAFETY: the C library's function of this name has this signature, and the arguments are the
+                // caller's own.
+                unsafe {
+                    let real: unsafe extern "C" fn($($type),*) -> $ret = std::mem::transmute(address);
+                    real($($arg),*)
+                }
+            };
+            match $crate::hook::guarded(|| $body) {
+                Ok(value) => value,
+                Err($crate::errno::Stop::Foreign) => real($($arg),*),
+                Err($crate::errno::Stop::Errno(errno)) => $crate::hook::failed(errno),
+                Err($crate::errno::Stop::Outside(_outside)) => {
+                    $(let $path = _outside.as_ptr();)?
+                    real($($arg),*)
+                }
+            }
+        }
+    };
+}
+pub(crate) use hooks;

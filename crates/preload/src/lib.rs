@@ -1,0 +1,62 @@
+//! `libforebay.so`: programs that know nothing of Forebay use it under a path prefix.
+//!
+//! Loaded with `LD_PRELOAD` it takes the place of the C library's file functions. What does not concern the prefix
+//! goes on to the C library at once.
+//!
+//! ```text
+//! hook, errno, kernel     how a function is taken over; what an error becomes; system calls as such
+//! life, quiet, lock       forks, signals, and locks that survive them
+//! engine, exit            the client and its threads; closing
+//! backing, table, open    open files: the kernel's part, this process's table, the service's part
+//! path, place, cwd        which paths are ours, and where they lead
+//! canonical, private      paths without links; a directory of the user's own
+//! opening, data, copy     open; read, write, lengths; copies between descriptors
+//! descriptors, locks      close, dup, fcntl, ioctl; locks
+//! stat, attributes, names attributes and names
+//! dir, tree, temp         listings, walks through trees, temporary names
+//! stdio, map, aio         streams, memory, asynchronous I/O
+//! program                 programs in Forebay, and the end of this one
+//! raw                     the function `syscall`
+//! mem, log                memory that may not be there; words for whoever asks
+//! ```
+//!
+//! **Invariant**: no panic reaches the application; nothing is printed unless `FOREBAY_LOG` asks for it; a program
+//! that never touches the prefix makes no connection and starts no thread; a descriptor of ours is a descriptor of the
+//! kernel's, with its offset and flags in it, so that `dup`, `fork` and `exec` mean what they always mean.
+//!
+//! **Deliberately absent**: caches; special files; locks between machines.
+
+mod aio;
+mod attributes;
+mod backing;
+mod canonical;
+mod copy;
+mod cwd;
+mod data;
+mod descriptors;
+mod dir;
+mod engine;
+mod errno;
+mod exit;
+mod hook;
+mod kernel;
+mod life;
+mod lock;
+mod locks;
+mod log;
+mod map;
+mod mem;
+mod names;
+mod open;
+mod opening;
+mod path;
+mod place;
+mod private;
+mod program;
+mod quiet;
+mod raw;
+mod stat;
+mod stdio;
+mod table;
+mod temp;
+mod tree;

@@ -1,0 +1,156 @@
+//! The life of this process as the library sees it: when it began, whether it was forked, what it was told.
+//!
+//! A page that the kernel wipes in forked children says which *generation* this is: one load tells a child, however
+//! it was made, that threads, connections and locks of its parent are not its own. Children of `vfork` share the
+//! page; they are known by their process id, and never change what they share.
+
+use crate::log::Log;
+use crate::{backing, path, stdio};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+
+static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+static LATEST: AtomicU64 = AtomicU64::new(1);
+static PID: AtomicI32 = AtomicI32::new(0);
+static BEGINNING: AtomicU8 = AtomicU8::new(0);
+static CONFIG: OnceLock<Config> = OnceLock::new();
+
+/// What the environment says.
+pub(crate) struct Config {
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) service: Option<String>,
+    pub(crate) key: Option<String>,
+    pub(crate) log: Log,
+}
+
+/// Which life this is: another in every forked child.
+pub(crate) fn generation() -> u64 {
+    let page = PAGE.load(Ordering::Acquire);
+    if !page.is_null() {
+        // SAFETY: the page is mapped for the life of the process.
+        let now = unsafe { &*page }.load(Ordering::Relaxed);
+        if now != 0 {
+            return now;
+        }
+    }
+    begin(page)
+}
+
+/// Whether the first generation has begun.
+pub(crate) fn is_set_up() -> bool {
+    !PAGE.load(Ordering::Acquire).is_null()
+}
+
+/// Makes sure that everything is set up.
+pub(crate) fn ready() {
+    generation();
+}
+
+#[cold]
+fn begin(page: *mut AtomicU64) -> u64 {
+    if !page.is_null() {
+        // SAFETY: as above.
+        return reborn(unsafe { &*page });
+    }
+    match BEGINNING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Acquire) {
+        Ok(_) => {
+            let _quiet = crate::quiet::Quiet::begin();
+            std::panic::set_hook(Box::new(|panic| crate::log::note(|| panic.to_string())));
+            config();
+            PID.store(pid(), Ordering::Relaxed);
+            backing::adopt_inherited();
+            PAGE.store(wiped_page(), Ordering::Release);
+            stdio::standard_streams();
+        }
+        // Our own beginning closes descriptors, by the same functions as everybody.
+        Err(_) if crate::quiet::is_internal() => {}
+        Err(_) => {
+            while PAGE.load(Ordering::Acquire).is_null() {
+                rustix::thread::sched_yield();
+            }
+        }
+    }
+    1
+}
+
+/// The first word of a child.
+fn reborn(page: &AtomicU64) -> u64 {
+    let next = LATEST.load(Ordering::Relaxed) + 1;
+    match page.compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            LATEST.store(next, Ordering::Relaxed);
+            PID.store(pid(), Ordering::Relaxed);
+            next
+        }
+        Err(now) => now,
+    }
+}
+
+/// A page with the word 1 that is zero in every child; without the kernel's help, forks are not noticed.
+fn wiped_page() -> *mut AtomicU64 {
+    static FALLBACK: AtomicU64 = AtomicU64::new(1);
+    let size = 4096;
+    // SAFETY: a new private page at a place of the kernel's choice.
+    let mapped = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            size,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    };
+    let Ok(page) = mapped else { return (&raw const FALLBACK).cast_mut() };
+    // SAFETY: the page is ours alone, aligned, and stays mapped.
+    unsafe {
+        // An older kernel refuses; then a child believes it is its parent until it execs.
+        let _ = rustix::mm::madvise(page, size, Advice::LinuxWipeOnFork);
+        let word = page.cast::<AtomicU64>();
+        (*word).store(1, Ordering::Relaxed);
+        word
+    }
+}
+
+fn pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// Whether this process only borrows its parent's memory until it execs: then nothing there may change.
+pub(crate) fn is_borrowed() -> bool {
+    generation();
+    PID.load(Ordering::Relaxed) != pid()
+}
+
+/// What the environment says.
+pub(crate) fn config() -> &'static Config {
+    CONFIG.get_or_init(|| {
+        let bytes = |name| std::env::var_os(name).map(std::os::unix::ffi::OsStringExt::into_vec);
+        let text = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let log: Option<Vec<u8>> = bytes("FOREBAY_LOG");
+        Config {
+            prefix: path::clean_prefix(bytes("FOREBAY_PREFIX").as_deref()),
+            service: text("FOREBAY_SERVICE"),
+            key: text("FOREBAY_KEY"),
+            log: Log::named(log.as_deref()),
+        }
+    })
+}
+
+#[cfg_attr(not(test), used, unsafe(link_section = ".init_array"))]
+#[cfg_attr(test, allow(dead_code))]
+static BEGIN: extern "C" fn() = {
+    extern "C" fn begin() {
+        // No panic may reach the loader.
+        let _ = std::panic::catch_unwind(ready);
+    }
+    begin
+};
+
+#[cfg_attr(not(test), used, unsafe(link_section = ".fini_array"))]
+#[cfg_attr(test, allow(dead_code))]
+static END: extern "C" fn() = {
+    extern "C" fn end() {
+        let _ = std::panic::catch_unwind(crate::exit::farewell);
+    }
+    end
+};

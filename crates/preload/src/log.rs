@@ -1,0 +1,42 @@
+//! What the library has to say: nothing, unless `FOREBAY_LOG` names a file or says `stderr`.
+
+use crate::life;
+use rustix::fs::{CWD, Mode, OFlags};
+
+/// Where words go.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Log {
+    #[default]
+    Nowhere,
+    Stderr,
+    File(std::ffi::CString),
+}
+
+impl Log {
+    pub(crate) fn named(value: Option<&[u8]>) -> Log {
+        match value {
+            None | Some(b"" | b"0") => Log::Nowhere,
+            Some(b"1" | b"stderr") => Log::Stderr,
+            Some(path) => std::ffi::CString::new(path).map_or(Log::Nowhere, Log::File),
+        }
+    }
+}
+
+/// Says something to whoever asked for it.
+pub(crate) fn note(words: impl FnOnce() -> String) {
+    let line = |words: String| format!("forebay[{}]: {words}\n", rustix::process::getpid().as_raw_nonzero());
+    match &life::config().log {
+        Log::Nowhere => {}
+        Log::Stderr => {
+            // SAFETY: whatever descriptor 2 is, a line more or less on it breaks nobody's invariant.
+            let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
+            let _ = rustix::io::write(stderr, line(words()).as_bytes());
+        }
+        Log::File(path) => {
+            let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+            if let Ok(file) = rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o600)) {
+                let _ = rustix::io::write(&file, line(words()).as_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! From a path argument to something the service knows.
+
+use crate::backing::Kind;
+use crate::errno::{Errno, Outcome, Stop, fail};
+use crate::table::{self, Held};
+use crate::{cwd, engine, life, mem, path};
+use forebay_client::{ById, MAX_LINKS, Step};
+use forebay_model::{Attr, ErrorKind, FileId, FileKind, Name, Result};
+use libc::{c_char, c_int};
+use std::ffi::CString;
+
+/// A path inside Forebay.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// Where it starts.
+    pub(crate) dir: FileId,
+    /// The way from there, as it was written.
+    pub(crate) rest: Vec<u8>,
+    /// All of it, with the prefix, as text.
+    pub(crate) full: Vec<u8>,
+}
+
+/// A name in a directory.
+pub(crate) struct Entry {
+    pub(crate) dir: FileId,
+    pub(crate) name: Name,
+    /// Whether a slash follows: only a directory is meant.
+    pub(crate) slash: bool,
+}
+
+/// What a call is about.
+pub(crate) enum Subject {
+    Open(Held),
+    Place(Place),
+}
+
+/// The open file of ours behind a descriptor.
+pub(crate) fn ours(fd: c_int) -> Outcome<Held> {
+    life::ready();
+    table::get(fd).ok_or(Stop::Foreign)
+}
+
+/// Where a path leads, if that is Forebay's business.
+pub(crate) fn locate(dirfd: c_int, start: *const c_char) -> Outcome<Place> {
+    life::ready();
+    let Some(text) = mem::path(start) else { return Err(Stop::Foreign) };
+    let prefix = &life::config().prefix;
+    if text.first() == Some(&b'/') {
+        let rest = match path::way(prefix, text) {
+            path::Way::Inside(rest) => rest,
+            // The kernel does not find the prefix itself.
+            path::Way::Through => return Err(outside(path::normal(text))),
+            path::Way::Past => return Err(Stop::Foreign),
+        };
+        fits(text)?;
+        return Ok(Place { dir: FileId::ROOT, rest: rest.to_vec(), full: text.to_vec() });
+    }
+    let (dir, base) = match table::get(dirfd) {
+        Some(open) if dirfd >= 0 => {
+            if open.kind() == Kind::File {
+                return fail(libc::ENOTDIR);
+            }
+            (Some(open.id()), open.path().to_vec())
+        }
+        _ => match cwd::inside().filter(|_| dirfd == libc::AT_FDCWD) {
+            Some(here) => (None, here),
+            None => return from_above(dirfd, text),
+        },
+    };
+    if text.is_empty() {
+        return fail(libc::ENOENT);
+    }
+    fits(text)?;
+    let full = path::join(&base, text);
+    let Some(rest) = path::inside(prefix, &full) else { return Err(outside(path::normal(&full))) };
+    match dir {
+        Some(dir) => Ok(Place { dir, rest: text.to_vec(), full }),
+        None => Ok(Place { dir: FileId::ROOT, rest: rest.to_vec(), full }),
+    }
+}
+
+/// A path from the directory that the prefix seems to be in, such as `fb/x` from the root.
+fn from_above(dirfd: c_int, text: &[u8]) -> Outcome<Place> {
+    let prefix = &life::config().prefix;
+    let (above, name, _) = path::split(prefix).ok_or(Stop::Foreign)?;
+    if path::first(text) != Some(name) {
+        return Err(Stop::Foreign);
+    }
+    // SAFETY: borrowed for one question; a descriptor that is closed meanwhile answers with an error.
+    let dir = unsafe { rustix::fd::BorrowedFd::borrow_raw(dirfd) };
+    let found = if dirfd == libc::AT_FDCWD { rustix::fs::stat(c".") } else { rustix::fs::fstat(dir) };
+    match (found, rustix::fs::stat(above)) {
+        (Ok(found), Ok(above)) if (found.st_dev, found.st_ino) == (above.st_dev, above.st_ino) => {}
+        _ => return Err(Stop::Foreign),
+    }
+    fits(text)?;
+    let full = path::join(above.strip_suffix(b"/").unwrap_or(above), text);
+    match path::way(prefix, &full) {
+        path::Way::Inside(rest) => Ok(Place { dir: FileId::ROOT, rest: rest.to_vec(), full }),
+        _ => Err(outside(path::normal(&full))),
+    }
+}
+
+fn fits(text: &[u8]) -> Outcome<()> {
+    if text.len() >= mem::PATH_MAX { fail(libc::ENAMETOOLONG) } else { Ok(()) }
+}
+
+fn outside(path: Vec<u8>) -> Stop {
+    match CString::new(path) {
+        Ok(path) => Stop::Outside(path),
+        Err(_) => Stop::Errno(Errno(libc::ENOENT)),
+    }
+}
+
+/// As [`locate`]; with `AT_EMPTY_PATH` and an empty path, the descriptor itself.
+pub(crate) fn subject(dirfd: c_int, start: *const c_char, flags: c_int) -> Outcome<Subject> {
+    life::ready();
+    if flags & libc::AT_EMPTY_PATH != 0 && (start.is_null() || mem::path(start).is_some_and(<[u8]>::is_empty))
+    {
+        if dirfd == libc::AT_FDCWD {
+            let full = cwd::inside().ok_or(Stop::Foreign)?;
+            let rest = path::inside(&life::config().prefix, &full).ok_or(Stop::Foreign)?.to_vec();
+            return Ok(Subject::Place(Place { dir: FileId::ROOT, rest, full }));
+        }
+        return ours(dirfd).map(Subject::Open);
+    }
+    locate(dirfd, start).map(Subject::Place)
+}
+
+impl Subject {
+    pub(crate) fn attr(&self, follow: bool) -> Outcome<Attr> {
+        match self {
+            Subject::Open(open) => open.attr(),
+            Subject::Place(place) => place.find(follow),
+        }
+    }
+
+    /// The id of what is meant.
+    pub(crate) fn id(&self, follow: bool) -> Outcome<FileId> {
+        match self {
+            Subject::Open(open) => Ok(open.id()),
+            Subject::Place(place) => Ok(place.find(follow)?.id),
+        }
+    }
+}
+
+/// Where a walk ended.
+pub(crate) enum Landing<T> {
+    Here(T),
+    /// A link led out of Forebay, to this absolute path.
+    Outside(Vec<u8>),
+}
+
+impl<T> Landing<T> {
+    pub(crate) fn here(self) -> Outcome<T> {
+        match self {
+            Landing::Here(value) => Ok(value),
+            Landing::Outside(path) => Err(outside(path)),
+        }
+    }
+}
+
+impl Place {
+    /// What is there.
+    pub(crate) fn find(&self, follow: bool) -> Outcome<Attr> {
+        engine::run(|engine| walk(engine.by_id(), self.dir, &self.rest, follow))?.here()
+    }
+
+    /// The directory and name the path ends in; `if_none` where it ends in none.
+    pub(crate) fn entry(&self, if_none: ErrorKind) -> Outcome<Entry> {
+        engine::run(|engine| entry(engine.by_id(), self.dir, &self.rest, if_none))?.here()
+    }
+
+    /// As [`Place::entry`]; what leads out of Forebay is another file system.
+    pub(crate) fn own_entry(&self, if_none: ErrorKind) -> Outcome<Entry> {
+        match self.entry(if_none) {
+            Err(Stop::Outside(_)) => fail(libc::EXDEV),
+            other => other,
+        }
+    }
+}
+
+/// Follows a path through the links in it. Absolute ones mean what they mean to every program: a path that may or
+/// may not lead back under the prefix.
+pub(crate) async fn walk(by_id: &ById, dir: FileId, way: &[u8], follow: bool) -> Result<Landing<Attr>> {
+    let (mut dir, mut way) = (dir, way.to_vec());
+    for _ in 0..=MAX_LINKS {
+        let through = follow || way.ends_with(b"/");
+        match by_id.step(dir, &way, through).await? {
+            Step::Found(attr) => return Ok(Landing::Here(attr)),
+            Step::Link { dir: holder, target, rest } => match behind(holder, target, &rest) {
+                Landing::Here((next, path)) => (dir, way) = (next, path),
+                Landing::Outside(path) => return Ok(Landing::Outside(path)),
+            },
+        }
+    }
+    Err(ErrorKind::TooManyLinks.into())
+}
+
+/// Where a link leads.
+pub(crate) fn behind(holder: FileId, target: Vec<u8>, rest: &[u8]) -> Landing<(FileId, Vec<u8>)> {
+    let mut whole = target;
+    if !rest.is_empty() {
+        whole.push(b'/');
+        whole.extend_from_slice(rest);
+    }
+    if whole.first() != Some(&b'/') {
+        return Landing::Here((holder, whole));
+    }
+    match path::inside(&life::config().prefix, &whole) {
+        Some(inside) => Landing::Here((FileId::ROOT, inside.to_vec())),
+        None => Landing::Outside(whole),
+    }
+}
+
+/// The directory and the name a path ends in.
+pub(crate) async fn entry(
+    by_id: &ById,
+    dir: FileId,
+    way: &[u8],
+    if_none: ErrorKind,
+) -> Result<Landing<Entry>> {
+    let Some((parent, name, slash)) = path::split(way) else { return Err(if_none.into()) };
+    let name = Name::new(name)?;
+    if parent.iter().all(|&byte| byte == b'/') {
+        return Ok(Landing::Here(Entry { dir, name, slash }));
+    }
+    Ok(match walk(by_id, dir, parent, true).await? {
+        Landing::Here(attr) if attr.kind != FileKind::Directory => return Err(ErrorKind::NotDirectory.into()),
+        Landing::Here(attr) => Landing::Here(Entry { dir: attr.id, name, slash }),
+        Landing::Outside(path) => Landing::Outside(path::join(&path, name.as_bytes())),
+    })
+}

@@ -1,0 +1,345 @@
+//! Streams of the C library on our files.
+//!
+//! The C library's own streams read and write past us, so ours are made with `fopencookie`, and carry their
+//! descriptor where `fileno` looks for it. While descriptor 0, 1 or 2 is ours, the variables `stdin`, `stdout` and
+//! `stderr` point to such a stream; what the other one has not written yet moves over.
+
+use crate::errno::{Errno, Outcome, Stop, fail};
+use crate::lock::Lock;
+use crate::place::{locate, ours};
+use crate::{data, descriptors, hook, life, mem, opening, table};
+use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Larger than the C library's: a request costs more than a system call.
+const BUFFER: usize = 256 << 10;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Functions {
+    read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
+    write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
+    seek: unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
+    close: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+unsafe extern "C" {
+    fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+    fn __fpurge(stream: *mut FILE);
+    fn ftrylockfile(stream: *mut FILE) -> c_int;
+    fn funlockfile(stream: *mut FILE);
+    fn fflush_unlocked(stream: *mut FILE) -> c_int;
+    static mut stdin: *mut FILE;
+    static mut stdout: *mut FILE;
+    static mut stderr: *mut FILE;
+}
+
+/// The first fields of the C library's stream: part of its binary interface.
+#[repr(C)]
+struct Layout {
+    flags: c_int,
+    read: [*mut c_char; 3],
+    write_base: *mut c_char,
+    write_next: *mut c_char,
+    others: [*mut c_void; 8],
+    descriptor: c_int,
+}
+
+/// What a stream of ours carries.
+struct Cookie {
+    fd: c_int,
+    stream: *mut FILE,
+    buffer: Vec<u8>,
+}
+
+/// All streams of ours.
+static STREAMS: Lock<Vec<usize>> = Lock::new(Vec::new());
+
+fn is_ours(stream: *mut FILE) -> bool {
+    life::is_set_up() && STREAMS.with(|streams| streams.contains(&(stream as usize)))
+}
+
+fn answer<T: hook::Failed>(outcome: Outcome<T>, fd: c_int, raw: impl FnOnce(c_int) -> Result<T, Errno>) -> T {
+    match outcome {
+        Ok(value) => value,
+        Err(Stop::Errno(errno)) => hook::failed(errno),
+        // The descriptor has become something else under the stream.
+        Err(_) => raw(fd).unwrap_or_else(hook::failed),
+    }
+}
+
+fn kernel(number: i64, fd: c_int, address: usize, len: usize) -> Result<ssize_t, Errno> {
+    // SAFETY: the C library hands its own buffer through.
+    unsafe { crate::kernel::ask(number, [fd as usize, address, len, 0, 0, 0]) }
+}
+
+unsafe extern "C" fn read(cookie: *mut c_void, into: *mut c_char, len: size_t) -> ssize_t {
+    // SAFETY: the cookie was given to this stream alone.
+    let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
+    let read = hook::guarded(|| data::read_fd(fd, into.cast(), len, data::At::Current));
+    answer(read, fd, |fd| kernel(libc::SYS_read, fd, into as usize, len))
+}
+
+unsafe extern "C" fn write(cookie: *mut c_void, from: *const c_char, len: size_t) -> ssize_t {
+    // SAFETY: as above.
+    let fd = unsafe { (*cookie.cast::<Cookie>()).fd };
+    let written = hook::guarded(|| data::write_fd(fd, from.cast(), len, data::At::Current));
+    // The C library takes 0 for an error here.
+    answer(written, fd, |fd| kernel(libc::SYS_write, fd, from as usize, len)).max(0)
+}
+
+unsafe extern "C" fn seek(cookie: *mut c_void, place: *mut off64_t, whence: c_int) -> c_int {
+    // SAFETY: as above; the place is a variable of the C library.
+    let (fd, offset) = unsafe { ((*cookie.cast::<Cookie>()).fd, *place) };
+    let sought = hook::guarded(|| data::seek(fd, offset, whence));
+    let sought = answer(sought, fd, |fd| {
+        kernel(libc::SYS_lseek, fd, offset as usize, whence as usize).map(|at| at as i64)
+    });
+    if sought < 0 {
+        return -1;
+    }
+    // SAFETY: as above.
+    unsafe { *place = sought };
+    0
+}
+
+unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
+    // SAFETY: the C library closes a stream once, and uses the cookie no more.
+    let cookie = unsafe { Box::from_raw(cookie.cast::<Cookie>()) };
+    STREAMS.with(|streams| streams.retain(|stream| *stream != cookie.stream as usize));
+    for standard in 0..3 {
+        // Closed by the application while it stood in for a standard stream.
+        let _ = STANDING_IN[standard as usize].compare_exchange(
+            cookie.stream,
+            std::ptr::null_mut(),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+    }
+    let closed = hook::guarded(|| descriptors::close_fd(cookie.fd));
+    answer(closed, cookie.fd, |fd| kernel(libc::SYS_close, fd, 0, 0).map(|_| 0))
+}
+
+const FUNCTIONS: Functions = Functions { read, write, seek, close };
+
+/// A stream on a descriptor of ours.
+fn make(fd: c_int, mode: Mode, buffer: usize) -> Outcome<*mut FILE> {
+    let cookie = Box::new(Cookie { fd, stream: std::ptr::null_mut(), buffer: Vec::with_capacity(buffer) });
+    let cookie = Box::into_raw(cookie);
+    // SAFETY: the cookie lives until the stream is closed; the functions take it.
+    let stream = unsafe { fopencookie(cookie.cast(), mode.text().as_ptr(), FUNCTIONS) };
+    if stream.is_null() {
+        // SAFETY: nobody took it.
+        drop(unsafe { Box::from_raw(cookie) });
+        return Err(Errno::last().into());
+    }
+    // SAFETY: a new stream that nobody else knows yet, of the layout its binary interface fixes.
+    unsafe {
+        (*stream.cast::<Layout>()).descriptor = fd;
+        (*cookie).stream = stream;
+        let how = if buffer == 0 { libc::_IONBF } else { libc::_IOFBF };
+        let space = if buffer == 0 { std::ptr::null_mut() } else { (*cookie).buffer.as_mut_ptr().cast() };
+        libc::setvbuf(stream, space, how, buffer);
+    }
+    STREAMS.with(|streams| streams.push(stream as usize));
+    Ok(stream)
+}
+
+/// How a stream is opened.
+#[derive(Clone, Copy)]
+struct Mode {
+    letter: u8,
+    plus: bool,
+    exclusive: bool,
+    cloexec: bool,
+}
+
+impl Mode {
+    fn read(text: *const c_char) -> Outcome<Mode> {
+        let text = mem::path(text).ok_or(Errno(libc::EFAULT))?;
+        let letter = *text.first().ok_or(Errno(libc::EINVAL))?;
+        if !matches!(letter, b'r' | b'w' | b'a') {
+            return fail(libc::EINVAL);
+        }
+        let rest: Vec<u8> = text[1..].iter().copied().take_while(|byte| *byte != b',').collect();
+        let has = |byte| rest.contains(&byte);
+        Ok(Mode { letter, plus: has(b'+'), exclusive: has(b'x'), cloexec: has(b'e') })
+    }
+
+    fn flags(self) -> c_int {
+        let access = match (self.plus, self.letter) {
+            (true, _) => libc::O_RDWR,
+            (false, b'r') => libc::O_RDONLY,
+            (false, _) => libc::O_WRONLY,
+        };
+        let create = match self.letter {
+            b'w' => libc::O_CREAT | libc::O_TRUNC,
+            b'a' => libc::O_CREAT | libc::O_APPEND,
+            _ => 0,
+        };
+        let exclusive = if self.exclusive { libc::O_EXCL } else { 0 };
+        access | create | exclusive | if self.cloexec { libc::O_CLOEXEC } else { 0 }
+    }
+
+    fn text(self) -> &'static std::ffi::CStr {
+        match (self.letter, self.plus) {
+            (b'r', false) => c"r",
+            (b'r', true) => c"r+",
+            (b'w', false) => c"w",
+            (b'w', true) => c"w+",
+            (_, false) => c"a",
+            (_, true) => c"a+",
+        }
+    }
+}
+
+fn open_stream(path: *const c_char, mode: *const c_char) -> Outcome<*mut FILE> {
+    let place = locate(libc::AT_FDCWD, path)?;
+    let mode = Mode::read(mode)?;
+    let fd = opening::open_place(&place, mode.flags(), 0o666)?;
+    make(fd, mode, BUFFER)
+}
+
+fn stream_on(fd: c_int, mode: *const c_char) -> Outcome<*mut FILE> {
+    let open = ours(fd)?;
+    let mode = Mode::read(mode)?;
+    let access = open.access as c_int & libc::O_ACCMODE;
+    let wanted = mode.flags() & libc::O_ACCMODE;
+    if access != libc::O_RDWR && access != wanted {
+        return fail(libc::EINVAL);
+    }
+    if mode.letter == b'a' {
+        open.flags.fetch_or(libc::O_APPEND as u32, Ordering::Relaxed);
+    }
+    make(fd, mode, BUFFER)
+}
+
+/// Opens a stream anew. A standard stream keeps its descriptor; any other becomes another stream.
+fn reopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> Outcome<*mut FILE> {
+    life::ready();
+    let place = if path.is_null() { Err(Stop::Foreign) } else { locate(libc::AT_FDCWD, path) };
+    let known = is_ours(stream);
+    match place {
+        Err(stop) if !known => Err(stop),
+        // SAFETY: the caller's stream, which it may use until this returns.
+        _ if path.is_null() => unsafe {
+            libc::fflush(stream);
+            Ok(stream)
+        },
+        // SAFETY: as above; it may not be used afterwards.
+        Err(_) => unsafe {
+            libc::fclose(stream);
+            Ok(libc::fopen(path, mode))
+        },
+        Ok(place) => {
+            let mode = Mode::read(mode)?;
+            // SAFETY: the caller's stream.
+            let old = unsafe {
+                libc::fflush(stream);
+                libc::fileno(stream)
+            };
+            let fd = opening::open_place(&place, mode.flags(), 0o666)?;
+            if !(0..3).contains(&old) {
+                // SAFETY: the caller's stream, which it gives up.
+                unsafe { libc::fclose(stream) };
+                return make(fd, mode, BUFFER);
+            }
+            descriptors::duplicate_to(fd, old, 0)?;
+            descriptors::close_fd(fd)?;
+            Ok(variable(old as usize))
+        }
+    }
+}
+
+/// Streams of ours for the places of the standard ones, kept once made, and what was there before.
+static STANDING_IN: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
+static ORIGINAL: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
+
+fn place_of(standard: usize) -> *mut *mut FILE {
+    match standard {
+        0 => &raw mut stdin,
+        1 => &raw mut stdout,
+        _ => &raw mut stderr,
+    }
+}
+
+fn variable(standard: usize) -> *mut FILE {
+    // SAFETY: one of three variables of the C library, which lets programs assign to them.
+    unsafe { *place_of(standard) }
+}
+
+/// Looks for files of ours among the standard streams of a new program.
+pub(crate) fn standard_streams() {
+    (0..3).for_each(changed);
+}
+
+/// A descriptor has become something else: the standard stream on it follows.
+pub(crate) fn changed(fd: c_int) {
+    if !(0..3).contains(&fd) || !life::is_set_up() || life::is_borrowed() {
+        return;
+    }
+    let standard = fd as usize;
+    let original = ORIGINAL[standard].load(Ordering::Acquire);
+    match (table::get(fd).is_some(), original.is_null()) {
+        (true, true) => {
+            let Some(stream) = stand_in(fd) else { return };
+            ORIGINAL[standard].store(variable(standard), Ordering::Release);
+            replace(standard, stream);
+        }
+        (false, false) => {
+            ORIGINAL[standard].store(std::ptr::null_mut(), Ordering::Release);
+            replace(standard, original);
+        }
+        _ => {}
+    }
+}
+
+/// A stream of ours for a standard descriptor. The application may keep its address, so there is only ever one.
+fn stand_in(fd: c_int) -> Option<*mut FILE> {
+    let place = &STANDING_IN[fd as usize];
+    let known = place.load(Ordering::Acquire);
+    if !known.is_null() {
+        return Some(known);
+    }
+    let letter = if fd == 0 { b'r' } else { b'w' };
+    let mode = Mode { letter, plus: false, exclusive: false, cloexec: false };
+    let stream = make(fd, mode, if fd == 2 { 0 } else { BUFFER }).ok()?;
+    place.store(stream, Ordering::Release);
+    Some(stream)
+}
+
+/// Points the variable elsewhere; what was not written yet is written there.
+fn replace(standard: usize, new: *mut FILE) {
+    let old = variable(standard);
+    // SAFETY: both are streams of the C library; the old one's buffer is read as its layout says.
+    unsafe {
+        *place_of(standard) = new;
+        let layout = old.cast::<Layout>();
+        let (base, next) = ((*layout).write_base, (*layout).write_next);
+        if standard != 0 && !base.is_null() && next > base {
+            libc::fwrite(base.cast(), 1, next.offset_from_unsigned(base), new);
+            __fpurge(old);
+        }
+    }
+}
+
+/// Writes what our streams still hold, but for those that somebody is using.
+pub(crate) fn flush() {
+    for stream in STREAMS.with(|streams| streams.clone()) {
+        let stream = stream as *mut FILE;
+        // SAFETY: a stream that is on the list is open.
+        unsafe {
+            if ftrylockfile(stream) == 0 {
+                fflush_unlocked(stream);
+                funlockfile(stream);
+            }
+        }
+    }
+}
+
+hook::hooks! {
+    fn [fopen, fopen64](path: *const c_char, mode: *const c_char) -> *mut FILE, at path => open_stream(path, mode);
+    fn [fdopen](fd: c_int, mode: *const c_char) -> *mut FILE => stream_on(fd, mode);
+    fn [freopen, freopen64](path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE, at path =>
+        reopen(path, mode, stream);
+}

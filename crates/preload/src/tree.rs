@@ -1,0 +1,207 @@
+//! Walks through trees, and patterns: the C library's own list directories past us.
+
+use crate::errno::{Errno, Outcome, Stop, fail};
+use crate::place::{Place, locate};
+use crate::{dir, hook, life, mem, path, stat};
+use libc::{DIR, c_char, c_int, c_void, dirent64, stat as Stat};
+use std::ffi::CString;
+
+/// What the application is told about a step.
+#[repr(C)]
+struct Level {
+    base: c_int,
+    level: c_int,
+}
+
+type Visit = unsafe extern "C" fn(*const c_char, *const Stat, c_int, *mut Level) -> c_int;
+type OldVisit = unsafe extern "C" fn(*const c_char, *const Stat, c_int) -> c_int;
+
+const FILE: c_int = 0;
+const DIRECTORY: c_int = 1;
+const UNREADABLE: c_int = 2;
+const UNKNOWN: c_int = 3;
+const LINK: c_int = 4;
+const DIRECTORY_AFTER: c_int = 5;
+const DANGLING: c_int = 6;
+
+const PHYSICAL: c_int = 1;
+const CHANGE_DIRECTORY: c_int = 4;
+const DEPTH_FIRST: c_int = 8;
+const WITH_ACTIONS: c_int = 16;
+
+/// Deeper than any path.
+const DEEPEST: c_int = 2048;
+
+struct Walk<F> {
+    visit: F,
+    flags: c_int,
+}
+
+impl<F: FnMut(&CString, &Stat, c_int, Level) -> c_int> Walk<F> {
+    /// Visits what is at a path, and everything below. Anything but 0 ends the walk.
+    fn at(&mut self, text: &[u8], level: c_int) -> Outcome<c_int> {
+        let name = CString::new(text).map_err(|_| Errno(libc::ENOENT))?;
+        let base = text.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1) as c_int;
+        let told = Level { base, level };
+        // SAFETY: a structure of integers.
+        let mut attributes: Stat = unsafe { std::mem::zeroed() };
+        let mut kind = self.kind(&name, &mut attributes)?;
+        if kind != DIRECTORY || level > DEEPEST {
+            return Ok((self.visit)(&name, &attributes, kind, told));
+        }
+        let list = match dir::names(&name) {
+            Ok(list) => list,
+            Err(Stop::Errno(Errno(libc::EACCES))) => {
+                return Ok((self.visit)(&name, &attributes, UNREADABLE, told));
+            }
+            Err(stop) => return Err(stop),
+        };
+        let after = self.flags & DEPTH_FIRST != 0;
+        if !after {
+            let said = (self.visit)(&name, &attributes, kind, Level { base, level });
+            match said {
+                0 => {}
+                // With actions: 2 passes over what is below.
+                2 if self.flags & WITH_ACTIONS != 0 => return Ok(0),
+                said => return Ok(said),
+            }
+        }
+        for child in list {
+            match self.at(&path::join(text.strip_suffix(b"/").unwrap_or(text), &child), level + 1)? {
+                0 => {}
+                // With actions: 3 passes over the siblings that are left.
+                3 if self.flags & WITH_ACTIONS != 0 => break,
+                said => return Ok(said),
+            }
+        }
+        if after {
+            kind = DIRECTORY_AFTER;
+            return Ok((self.visit)(&name, &attributes, kind, told));
+        }
+        Ok(0)
+    }
+
+    fn kind(&self, name: &CString, attributes: &mut Stat) -> Outcome<c_int> {
+        let mut look = |flags| stat::at(libc::AT_FDCWD, name.as_ptr(), attributes, flags);
+        let nofollow = libc::AT_SYMLINK_NOFOLLOW;
+        let (found, dangling) = match look(if self.flags & PHYSICAL != 0 { nofollow } else { 0 }) {
+            Err(Stop::Errno(Errno(libc::ENOENT))) if self.flags & PHYSICAL == 0 => (look(nofollow), true),
+            found => (found, false),
+        };
+        match found {
+            Err(Stop::Errno(Errno(libc::EACCES))) => return Ok(UNKNOWN),
+            found => found?,
+        };
+        Ok(match attributes.st_mode & libc::S_IFMT {
+            libc::S_IFDIR => DIRECTORY,
+            libc::S_IFLNK if dangling => DANGLING,
+            libc::S_IFLNK => LINK,
+            _ => FILE,
+        })
+    }
+}
+
+fn text_of(start: *const c_char) -> Outcome<Vec<u8>> {
+    let _: Place = locate(libc::AT_FDCWD, start)?;
+    Ok(mem::path(start).ok_or(Stop::Foreign)?.to_vec())
+}
+
+fn walk_new(start: *const c_char, visit: Visit, flags: c_int) -> Outcome<c_int> {
+    let text = text_of(start)?;
+    if flags & CHANGE_DIRECTORY != 0 {
+        return fail(libc::EOPNOTSUPP);
+    }
+    // SAFETY: the application's function is called with what its type asks for.
+    let visit = |name: &CString, attributes: &Stat, kind, mut level: Level| unsafe {
+        visit(name.as_ptr(), attributes, kind, &raw mut level)
+    };
+    Walk { visit, flags }.at(&text, 0)
+}
+
+fn walk_old(start: *const c_char, visit: OldVisit) -> Outcome<c_int> {
+    let text = text_of(start)?;
+    // SAFETY: as above.
+    let visit =
+        |name: &CString, attributes: &Stat, kind, _: Level| unsafe { visit(name.as_ptr(), attributes, kind) };
+    Walk { visit, flags: 0 }.at(&text, 0)
+}
+
+/// The C library's pattern buffer, with the functions it lets programs replace.
+#[repr(C)]
+pub(crate) struct Glob {
+    count: usize,
+    paths: *mut *mut c_char,
+    offset: usize,
+    flags: c_int,
+    close: unsafe extern "C" fn(*mut DIR) -> c_int,
+    next: unsafe extern "C" fn(*mut DIR) -> *mut dirent64,
+    open: unsafe extern "C" fn(*const c_char) -> *mut DIR,
+    look: unsafe extern "C" fn(*const c_char, *mut Stat) -> c_int,
+    look_through: unsafe extern "C" fn(*const c_char, *mut Stat) -> c_int,
+}
+
+unsafe extern "C" {
+    fn closedir(dir: *mut DIR) -> c_int;
+    fn readdir64(dir: *mut DIR) -> *mut dirent64;
+    fn opendir(path: *const c_char) -> *mut DIR;
+    fn lstat(path: *const c_char, into: *mut Stat) -> c_int;
+    fn stat(path: *const c_char, into: *mut Stat) -> c_int;
+}
+
+const OWN_FUNCTIONS: c_int = 1 << 9;
+
+/// Whether a pattern could match something of ours: then the C library is made to look through our functions.
+fn concerns_us(pattern: *const c_char) -> bool {
+    let Some(text) = mem::path(pattern) else { return false };
+    match text.first() {
+        Some(b'/') => path::inside(&life::config().prefix, text).is_some(),
+        _ => crate::cwd::inside().is_some(),
+    }
+}
+
+type GlobError = Option<unsafe extern "C" fn(*const c_char, c_int) -> c_int>;
+
+fn glob_with(
+    real: impl Fn(*const c_char, c_int, GlobError, *mut Glob) -> c_int,
+    pattern: *const c_char,
+    flags: c_int,
+    error: GlobError,
+    into: *mut Glob,
+) -> Outcome<c_int> {
+    life::ready();
+    if flags & OWN_FUNCTIONS != 0 || !concerns_us(pattern) {
+        return Err(Stop::Foreign);
+    }
+    mem::writable(into.cast::<c_void>(), size_of::<Glob>())?;
+    // SAFETY: the application's structure, there and writable; these fields are ours to set.
+    unsafe {
+        (*into).close = closedir;
+        (*into).next = readdir64;
+        (*into).open = opendir;
+        (*into).look = lstat;
+        (*into).look_through = stat;
+    }
+    Ok(real(pattern, flags | OWN_FUNCTIONS, error, into))
+}
+
+static REAL_GLOB: hook::Real = hook::Real::new("glob64\0");
+
+fn real_glob(pattern: *const c_char, flags: c_int, error: GlobError, into: *mut Glob) -> c_int {
+    const NO_SPACE: c_int = 1;
+    let Some(address) = REAL_GLOB.address() else { return NO_SPACE };
+    // SAFETY: the C library's function of this name has this signature.
+    unsafe {
+        let real: unsafe extern "C" fn(*const c_char, c_int, GlobError, *mut Glob) -> c_int =
+            std::mem::transmute(address);
+        real(pattern, flags, error, into)
+    }
+}
+
+hook::hooks! {
+    fn [nftw, nftw64](path: *const c_char, visit: Visit, _descriptors: c_int, flags: c_int) -> c_int, at path =>
+        walk_new(path, visit, flags);
+    fn [ftw, ftw64](path: *const c_char, visit: OldVisit, _descriptors: c_int) -> c_int, at path =>
+        walk_old(path, visit);
+    fn [glob, glob64](pattern: *const c_char, flags: c_int, error: GlobError, into: *mut Glob) -> c_int =>
+        glob_with(real_glob, pattern, flags, error, into);
+}
