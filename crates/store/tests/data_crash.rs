@@ -8,7 +8,7 @@ use forebay_model::{FileId, Uid};
 use forebay_store::{CrashDisk, Geometry, MemoryKv, Start};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use world::{FILES, Ids, Op, Random, World, rounds, seed};
+use world::{Beyond, FILES, Ids, Op, Random, World, rounds, seed};
 
 /// Little more than the files need: regions are used again and again.
 const TIGHT: Geometry = Geometry { regions: 9, size: 16 << 10, slots: 48 };
@@ -61,7 +61,14 @@ impl Expected {
 }
 
 /// Pulls the plug in a few ways and looks at what is left.
-fn cut(disk: &CrashDisk, kv: &MemoryKv, expected: &Expected, random: &mut Random, context: &str) {
+fn cut(
+    disk: &CrashDisk,
+    kv: &MemoryKv,
+    beyond: &Beyond,
+    expected: &Expected,
+    random: &mut Random,
+    context: &str,
+) {
     for (tear, odds) in [(512, 2), (4096, 2), (512, 0), (512, 1)] {
         let unsynced = kv.unsynced();
         let keep_meta = random.below(unsynced as u64 + 1) as usize;
@@ -76,6 +83,7 @@ fn cut(disk: &CrashDisk, kv: &MemoryKv, expected: &Expected, random: &mut Random
             format!("{context}, tear {tear}, odds {odds}, {keep_meta} of {unsynced} metadata batches");
         let (world, _) = World::open(after, meta, TIGHT, Start::MachineDied)
             .unwrap_or_else(|error| panic!("{context}: {error}"));
+        let world = World { beyond: Arc::clone(beyond), ..world };
         expected.check(&world, &context);
         // What was recovered once is found again.
         let before: Vec<_> = expected.files.keys().map(|&id| world.read_all(id).unwrap()).collect();
@@ -94,16 +102,22 @@ fn drive(seed: u64, round: u64) -> u64 {
     for &id in &files {
         expected.lock().unwrap().files.insert(id, vec![None]);
     }
+    // One of them was there before the buffer was.
+    let found = random.bytes(5000);
+    world.find(files[0], &found);
+    world.data.sync_all().unwrap();
+    expected.lock().unwrap().files.insert(files[0], vec![Some(found)]);
     let cuts = Arc::new(Mutex::new((Random(random.below(u64::MAX)), 0_u64)));
     let context = Arc::new(Mutex::new(String::new()));
     world.disk.set_at_flush(Some(Arc::new({
-        let (expected, kv) = (Arc::clone(&expected), Arc::clone(&world.kv));
+        let (expected, kv, beyond) =
+            (Arc::clone(&expected), Arc::clone(&world.kv), Arc::clone(&world.beyond));
         let (cuts, context) = (Arc::clone(&cuts), Arc::clone(&context));
         move |disk: &CrashDisk| {
             let mut cuts = cuts.lock().unwrap();
             cuts.1 += 1;
             let context = format!("{}, flush {}", context.lock().unwrap(), cuts.1);
-            cut(disk, &kv, &expected.lock().unwrap(), &mut cuts.0, &context);
+            cut(disk, &kv, &beyond, &expected.lock().unwrap(), &mut cuts.0, &context);
         }
     })));
     for step in 0..400 {

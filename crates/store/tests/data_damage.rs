@@ -44,7 +44,7 @@ fn a_flipped_byte_is_found_in_the_background_and_gives_an_error() {
 
 #[test]
 fn a_flipped_byte_is_dropped_before_first_use_after_a_machine_crash() {
-    let World { disk, kv, data } = filled();
+    let World { disk, kv, data, .. } = filled();
     drop(data);
     let name = disk.names().into_iter().find(|name| name.ends_with(".data")).unwrap();
     disk.flip(&name, 100);
@@ -58,7 +58,7 @@ fn a_flipped_byte_is_dropped_before_first_use_after_a_machine_crash() {
 #[test]
 fn foreign_and_broken_regions_are_refused_with_a_reason() {
     let open = |world: World, geometry: Geometry, incarnation: Incarnation| {
-        let World { disk, kv, data } = world;
+        let World { disk, kv, data, .. } = world;
         drop(data);
         let kv: Arc<dyn Kv> = kv;
         let error =
@@ -83,7 +83,7 @@ fn random_damage_to_any_file_never_panics_and_never_shows_wrong_bytes() {
     let seed = seed();
     for round in rounds(150) {
         let mut random = Random(seed.wrapping_mul(31).wrapping_add(round));
-        let World { disk, kv, data } = filled();
+        let World { disk, kv, data, .. } = filled();
         drop(data);
         let names = disk.names();
         for _ in 0..1 + random.below(20) {
@@ -110,7 +110,7 @@ fn damaged_metadata_is_refused_with_a_reason() {
         (b"zbad".to_vec(), b"short".to_vec()),
         ([b"s".as_slice(), &10_u64.to_be_bytes()].concat(), vec![0xff; 3]),
     ] {
-        let World { disk, kv, data } = filled();
+        let World { disk, kv, data, .. } = filled();
         drop(data);
         let mut batch = Batch::default();
         batch.put(key, value);
@@ -163,7 +163,7 @@ fn stamps_never_go_back_over_a_restart() {
     let before = world.data.now();
     let world = world.restart();
     assert!(world.data.now() > before);
-    let World { disk, kv, data } = world;
+    let World { disk, kv, data, .. } = world;
     drop(data);
     // An earlier run whose clock was an hour ahead.
     let ahead = forebay_model::Stamp(before.0 + 3_600_000_000_000);

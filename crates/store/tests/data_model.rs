@@ -27,6 +27,9 @@ fn random_operations_and_restarts_equal_the_model() {
         let mut world = World::new(SMALL);
         let mut ids = Ids::new();
         let mut files: Vec<(FileId, Vec<u8>)> = (0..FILES).map(|_| (ids.next(), Vec::new())).collect();
+        // One of them was there before the buffer was.
+        files[0].1 = random.bytes(5000);
+        world.find(files[0].0, &files[0].1);
         let mut dead = Vec::new();
         for step in 0..400 {
             let context = format!("seed {seed}, round {round}, step {step}");

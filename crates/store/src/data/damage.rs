@@ -63,7 +63,7 @@ impl Data {
             let records: HashMap<(RegionId, u32), Bytes> = {
                 let state = lock(&state);
                 let data = |extent: &Extent| match extent.source {
-                    Source::Zero => None,
+                    Source::Zero | Source::Behind => None,
                     Source::Data(bytes) => Some(((bytes.region, bytes.slot), bytes)),
                 };
                 state.index.extents().filter_map(data).collect()

@@ -11,7 +11,7 @@ const KIND_DATA: u32 = 1;
 const NOBODY: u32 = u32::MAX;
 
 /// The version of the whole store's format.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

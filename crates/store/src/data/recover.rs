@@ -334,6 +334,7 @@ mod tests {
             match piece {
                 Piece::Bytes(view) => bytes.extend_from_slice(view.as_ref()),
                 Piece::Zeros(count) => bytes.resize(bytes.len() + count as usize, 0),
+                Piece::Behind(span) => panic!("{span} is behind"),
             }
         }
         bytes
