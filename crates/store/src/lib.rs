@@ -26,7 +26,7 @@ pub use files::Medium;
 pub use inspect::{Inspection, RegionView, capacity_of, inspect};
 pub use meta::{Batch, Fault, FjallKv, Kv, MemoryKv, Visit};
 pub use names::{
-    Body, Entry, Facts, Fate, Inode, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, RenameMode,
-    Unlinked, Walked, XattrMode, check,
+    Arrival, Body, Entry, Facts, Fate, Inode, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names,
+    RenameMode, Renamed, Unlinked, Walked, XattrMode, check,
 };
 pub use store::{Store, StoreConfig};

@@ -12,6 +12,8 @@
 //! | `c` | clock: the last stamp noted | data |
 //! | `k` | the key that seals tokens | server |
 //! | `h` second, job | what a job wrote and read | server |
+//! | `b` file | where a file is behind, and what was seen there | server |
+//! | `w` stamp | a change behind that was begun | server |
 //! | `v` | incarnation | store |
 
 mod fjall;
@@ -22,6 +24,7 @@ pub use self::fjall::FjallKv;
 pub use memory::{Fault, MemoryKv};
 
 use forebay_model::Result;
+use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
 /// What a visitor of [`Kv::scan`] says to every pair: go on, or enough.
@@ -44,7 +47,7 @@ pub trait Kv: Send + Sync {
 }
 
 /// Changes that happen together.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Batch {
     changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }

@@ -80,10 +80,21 @@ impl<'a> Edit<'a> {
         self.batch.remove(key);
     }
 
+    /// Adds changes of others that happen together with this one.
+    pub(super) fn append(&mut self, batch: Batch) {
+        self.batch.append(batch);
+    }
+
     /// Makes the change; all of it or nothing.
     pub(super) fn commit(self) -> Result<()> {
+        let kv = self.names.kv.clone();
+        self.commit_via(|batch| kv.commit(batch))
+    }
+
+    /// Makes the change, with what else has to be done before and together with it.
+    pub(super) fn commit_via(self, via: impl FnOnce(Batch) -> Result<()>) -> Result<()> {
         let (names, made, gone) = (self.names, self.made, self.gone);
-        names.kv.commit(self.into_batch())?;
+        via(self.into_batch())?;
         names.count.fetch_add(made, Ordering::Relaxed);
         names.count.fetch_sub(gone, Ordering::Relaxed);
         Ok(())

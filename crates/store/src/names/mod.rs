@@ -28,6 +28,7 @@
 //! directory changes its parent, so ancestry can be checked. Readers take no locks.
 
 mod attr;
+mod bring;
 mod check;
 mod edit;
 mod ids;
@@ -41,11 +42,12 @@ mod rename;
 mod walk;
 mod xattr;
 
+pub use bring::Arrival;
 pub use check::check;
 pub use inode::{Body, Facts, Inode, MAX_LINKS};
 pub use list::{Entry, MAX_LISTED};
 pub use remove::{Fate, Unlinked};
-pub use rename::RenameMode;
+pub use rename::{RenameMode, Renamed};
 pub use walk::Walked;
 pub use xattr::{MAX_XATTR, MAX_XATTRS, XattrMode};
 

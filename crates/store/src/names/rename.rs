@@ -4,6 +4,7 @@ use super::edit::Edit;
 use super::key::Target;
 use super::remove::{Unlinked, is_directory, may_take, not_directory};
 use super::{Inode, MAX_TRIES, Names, contended, damaged, demand, no_entry, taken};
+use crate::meta::Batch;
 use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, Name, Result, Stamp};
 use std::sync::PoisonError;
 
@@ -16,6 +17,17 @@ pub enum RenameMode {
     NoReplace,
     /// Swaps the two.
     Exchange,
+}
+
+/// What a rename does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Renamed {
+    /// What moves.
+    pub source: (FileId, FileKind),
+    /// What has the new name before.
+    pub target: Option<(FileId, FileKind)>,
+    /// What becomes of that, unless the two are swapped.
+    pub replaced: Option<Unlinked>,
 }
 
 /// A name in a directory.
@@ -47,6 +59,23 @@ impl Names {
         mode: RenameMode,
         now: Stamp,
     ) -> Result<Option<Unlinked>> {
+        self.rename_via(who, dir, name, to_dir, to_name, mode, now, |_, batch| self.kv.commit(batch))
+    }
+
+    /// The same, committed by `via`, which may have more to do first. Both names are locked meanwhile; if `via` fails
+    /// nothing has happened here.
+    #[expect(clippy::too_many_arguments, reason = "two places, who, how and when")]
+    pub fn rename_via(
+        &self,
+        who: &Identity,
+        dir: FileId,
+        name: &Name,
+        to_dir: FileId,
+        to_name: &Name,
+        mode: RenameMode,
+        now: Stamp,
+        mut via: impl FnMut(&Renamed, Batch) -> Result<()>,
+    ) -> Result<Option<Unlinked>> {
         let (from, to) = (Place { dir, name }, Place { dir: to_dir, name: to_name });
         for _ in 0..MAX_TRIES {
             let seen = (self.entry(dir, name)?, self.entry(to_dir, to_name)?);
@@ -76,8 +105,11 @@ impl Names {
             }
             moves.demand_permission(who, &mut edit)?;
             let replaced = self.carry_out(&mut edit, &moves, now)?;
-            edit.commit()?;
-            return Ok(replaced);
+            let source = (moves.source.file, moves.source.kind);
+            let renamed =
+                Renamed { source, target: moves.target.map(|target| (target.file, target.kind)), replaced };
+            edit.commit_via(|batch| via(&renamed, batch))?;
+            return Ok(renamed.replaced);
         }
         Err(contended(dir, name))
     }
