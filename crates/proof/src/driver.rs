@@ -1,12 +1,14 @@
 //! Random operations in both worlds, the real one and the model, compared after every step.
 
 use crate::dice::{Dice, pattern};
+use crate::found;
 use crate::op::{Op, Seen, perform};
 use crate::tree::{Body, NodeId, Tree};
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Listing, OpenOptions};
 use forebay_model::{Error, ErrorKind, Gid, Identity, Time, Uid};
 use forebay_wire::{RenameMode, XattrMode};
+use std::path::Path;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// Files of the drivers have no set-id bits: a write takes them away before it commits, and a kill in between leaves a
@@ -67,6 +69,14 @@ impl Driver {
             tree.apply(&root, &op).expect("the base is new");
         }
         Driver { clients, base: base.to_owned(), tree, dice, handles: Vec::new() }
+    }
+
+    /// Starts at the root, with a tree of files in the directory behind that the server has not seen yet.
+    #[must_use]
+    pub fn before(clients: Vec<Client>, behind: &Path, dice: Dice) -> Driver {
+        let mut driver = Driver::new(clients, "", dice);
+        found::find(&mut driver.dice, behind, &mut driver.tree);
+        driver
     }
 
     fn path(&mut self) -> String {

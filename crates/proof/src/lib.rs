@@ -18,6 +18,7 @@
 mod block;
 mod dice;
 mod driver;
+mod found;
 mod host;
 mod ledger;
 mod meter;

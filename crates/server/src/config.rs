@@ -35,6 +35,9 @@ pub struct Config {
     pub region: Option<Bytes>,
     /// What the regions live on.
     pub medium: Medium,
+    /// What stands behind the buffer, as `dir:PATH`; nothing if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
     /// Permission bits of the root directory of a new store: everybody may make files, and only the owner of one
     /// may remove it.
     pub root_mode: u16,
@@ -150,6 +153,7 @@ impl Default for Config {
             capacity: Bytes::mib(1024),
             region: None,
             medium: Medium::default(),
+            backend: None,
             root_mode: 0o1777,
             server: ServerId(0),
             socket: None,

@@ -73,11 +73,11 @@ fn begin(
         Ok(call) => call,
         Err(error) => return Ok(Some((id, Err(error)))),
     };
-    let (service, class) = (&connection.service, class(&request));
+    let (service, class) = (&connection.service, class(&request, connection.service.union.is_some()));
     let entry = match class {
         Class::Urgent | Class::Data => return Ok(Some((id, service.handle(&caller, request)))),
         Class::Errand => None,
-        Class::Usual | Class::Slow => {
+        Class::Usual | Class::Slow | Class::Behind => {
             match connection.job.enter(service.turns.price(0), service.store.data().now()) {
                 Ok(entry) => Some(entry),
                 Err(error) => return Ok(Some((id, Err(error)))),
@@ -136,7 +136,7 @@ async fn later(
 ) -> Answer {
     if let Some(entry) = entry {
         let turn = job.wait(entry).await?;
-        if class != Class::Slow {
+        if class == Class::Usual {
             return service.handle(&caller, request);
         }
         // A device is waited for without the turn: that would stop others who need no device.
@@ -145,7 +145,11 @@ async fn later(
     if let Request::SetPolicy { policy } = &request {
         return service.set_policy(&caller, policy).await;
     }
-    let _place = service.syncs.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
+    let places = match (class, &service.union) {
+        (Class::Behind, Some(union)) => &union.waiting,
+        _ => &service.syncs,
+    };
+    let _place = places.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
     let work = service.clone();
     let done = tokio::task::spawn_blocking(move || work.handle(&caller, request)).await;
     done.unwrap_or_else(|_| Err(failed()))

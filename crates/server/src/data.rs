@@ -6,12 +6,13 @@
 //! read and thrown away, so that the connection stays in step; an error inside the payload ends the connection.
 //!
 //! The way of a read: token, turn, pieces pinned in their regions, and from there to the socket, one turn for every
-//! slice.
+//! slice. Where a piece is behind, it is fetched first.
 
 use crate::connection::{Connection, Waited};
 use crate::link::gone;
 use crate::service::Caller;
 use crate::turns::{Pace, Turn};
+use crate::union::Part;
 use forebay_model::{Access, Bytes, Error, ErrorKind, Result};
 use forebay_policy::{Cost, Route, Write, route};
 use forebay_store::{Filled, Grant, Piece, Place};
@@ -199,10 +200,24 @@ impl Connection {
         if pieces.is_empty() && self.service.is_directory(token.file) {
             return Err(Error::from(ErrorKind::IsDirectory).into());
         }
-        let (mut rest, total) = bytes_of(&pieces);
+        let mut taken = asked;
+        let parts = match pieces.iter().any(|piece| matches!(piece, Piece::Behind(_))) {
+            false => pieces.into_iter().map(Part::Here).collect(),
+            true => {
+                // The back end is waited for without the turn; another is taken for the bytes.
+                turn.spare(u64::from(asked));
+                drop(turn);
+                drop(pieces);
+                let parts = self.service.read_both(token.file, offset, len).await?;
+                taken = bytes_of(&parts).1.min(self.service.turns.slice());
+                turn = self.turn(Cost(u64::from(taken))).await?;
+                parts
+            }
+        };
+        let (mut rest, total) = bytes_of(&parts);
         self.outbox.announce(header.id, total).map_err(Failure::Broken)?;
         let mut slice = total.min(self.service.turns.slice());
-        turn.spare(u64::from(asked - slice));
+        turn.spare(u64::from(taken - slice));
         let mut left = total;
         loop {
             let some = cut(&mut rest, slice as usize);
@@ -285,16 +300,21 @@ impl Connection {
 }
 
 /// What was read as slices of memory, and how much it is.
-fn bytes_of(pieces: &[Piece]) -> (VecDeque<&[u8]>, u32) {
-    let (mut slices, mut total) = (VecDeque::with_capacity(pieces.len()), 0);
-    for piece in pieces {
-        match piece {
-            Piece::Bytes(view) => {
+fn bytes_of(parts: &[Part]) -> (VecDeque<&[u8]>, u32) {
+    let (mut slices, mut total) = (VecDeque::with_capacity(parts.len()), 0);
+    for part in parts {
+        match part {
+            Part::Here(Piece::Bytes(view)) => {
                 let bytes: &[u8] = view.as_ref();
                 total += bytes.len();
                 slices.push_back(bytes);
             }
-            Piece::Zeros(count) => {
+            Part::There(bytes) => {
+                total += bytes.len();
+                slices.push_back(bytes);
+            }
+            Part::Here(Piece::Behind(span)) => unreachable!("{span} was read from behind"),
+            Part::Here(Piece::Zeros(count)) => {
                 let mut left = *count as usize;
                 total += left;
                 while left > 0 {

@@ -36,6 +36,7 @@ mod service;
 mod session;
 mod transport;
 mod turns;
+mod union;
 
 pub use config::{Belief, Config, Limits, Medium, Times};
 pub use human::parse_rate;

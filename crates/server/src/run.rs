@@ -6,7 +6,7 @@ use crate::connection;
 use crate::members::Fixed;
 use crate::service::{Service, stopped};
 use crate::transport::Listener;
-use forebay_backend::{Backend, Nothing};
+use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, Gid, Result, Uid};
 use forebay_store::{Store, StoreConfig};
 use std::collections::HashMap;
@@ -63,32 +63,37 @@ impl Server {
     /// Opens or makes the store, and serves it. Blocks until clients can connect, which
     /// recovery may delay.
     pub fn start(config: Config) -> Result<Running> {
-        Server::start_before(config, Arc::new(Nothing))
+        let backend = config.backend.as_deref().map(forebay_backend::open).transpose()?;
+        start(config, backend)
     }
 
     /// The same, in front of a back end.
     pub fn start_before(config: Config, backend: Arc<dyn Backend>) -> Result<Running> {
-        config.check()?;
-        let begin = Instant::now();
-        let store = Store::open_or_create(&store_config(&config))?;
-        for note in store.notes() {
-            tracing::warn!("{note}");
-        }
-        let recovery = store.recovery();
-        tracing::info!(store = %config.store.display(), start = ?store.start(), ?recovery, "the store is open");
-        let members = Box::new(Fixed::new([config.server]));
-        let service = Arc::new(Service::new(config, (store, begin.elapsed()), backend, members)?);
-        let (ready, is_ready) = mpsc::channel();
-        let stopper = Stopper(service.stopper());
-        let thread = std::thread::Builder::new()
-            .name("forebay".to_owned())
-            .spawn(move || run(&service, &ready))
-            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
-        match is_ready.recv() {
-            Ok(addresses) => Ok(Running { stopper, addresses, thread: Some(thread) }),
-            // It ended before it was ready, and knows why.
-            Err(_) => Err(join(thread).err().unwrap_or_else(|| ErrorKind::Io.into())),
-        }
+        start(config, Some(backend))
+    }
+}
+
+fn start(config: Config, backend: Option<Arc<dyn Backend>>) -> Result<Running> {
+    config.check()?;
+    let begin = Instant::now();
+    let store = Store::open_or_create(&store_config(&config))?;
+    for note in store.notes() {
+        tracing::warn!("{note}");
+    }
+    let recovery = store.recovery();
+    tracing::info!(store = %config.store.display(), start = ?store.start(), ?recovery, "the store is open");
+    let members = Box::new(Fixed::new([config.server]));
+    let service = Arc::new(Service::new(config, (store, begin.elapsed()), backend, members)?);
+    let (ready, is_ready) = mpsc::channel();
+    let stopper = Stopper(service.stopper());
+    let thread = std::thread::Builder::new()
+        .name("forebay".to_owned())
+        .spawn(move || run(&service, &ready))
+        .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
+    match is_ready.recv() {
+        Ok(addresses) => Ok(Running { stopper, addresses, thread: Some(thread) }),
+        // It ended before it was ready, and knows why.
+        Err(_) => Err(join(thread).err().unwrap_or_else(|| ErrorKind::Io.into())),
     }
 }
 

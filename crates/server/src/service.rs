@@ -10,6 +10,7 @@ use crate::members::Membership;
 use crate::opens::{Afterwards, Opens};
 use crate::session::{Session, Sessions};
 use crate::turns::{Rules, Turns};
+use crate::union::Union;
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Stamp, Uid};
 use forebay_policy::share::Tariff;
@@ -29,7 +30,8 @@ const SEAL: &[u8] = b"k";
 pub(crate) struct Service {
     pub(crate) config: Config,
     pub(crate) store: Arc<Store>,
-    pub(crate) backend: Arc<dyn Backend>,
+    /// What stands behind, if anything does.
+    pub(crate) union: Option<Arc<Union>>,
     pub(crate) members: Box<dyn Membership>,
     pub(crate) turns: Arc<Turns>,
     pub(crate) circle: Circle,
@@ -70,18 +72,19 @@ impl Service {
     pub(crate) fn new(
         config: Config,
         (store, opening): (Store, Duration),
-        backend: Arc<dyn Backend>,
+        backend: Option<Arc<dyn Backend>>,
         members: Box<dyn Membership>,
     ) -> Result<Service> {
         let limits = config.limits;
         let store = Arc::new(store);
-        let opens = Opens::new(limits.opens, Box::new(Undertaker(store.clone())));
+        let union = backend.map(|backend| Arc::new(Union::new(backend, store.meta().clone())));
+        let opens = Opens::new(limits.opens, Box::new(Undertaker(store.clone(), union.clone())));
         let grace = Grace::begin(&opens, store.names().orphans()?, store.names().first_id());
         let turns = Turns::new(rules(&config, &key::random()?));
-        Ok(Service {
+        let service = Service {
             key: key::open_or_create(&config.key_path())?,
             seal: seal(&store)?,
-            backend,
+            union,
             members,
             circle: Circle::new(&config),
             sessions: Sessions::new(limits.sessions, limits.session_opens),
@@ -100,7 +103,9 @@ impl Service {
             began: store.data().now(),
             store,
             config,
-        })
+        };
+        service.resume_behind()?;
+        Ok(service)
     }
 
     /// Whether an open file is a directory.
@@ -131,14 +136,6 @@ impl Service {
     /// For those who want to know when the server ends.
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()
-    }
-
-    /// Asks the back end, which may take its time.
-    pub(crate) fn behind<T>(&self, ask: impl FnOnce(&dyn Backend) -> Result<T>) -> Result<T> {
-        match self.backend.exists() {
-            true => tokio::task::block_in_place(|| ask(&*self.backend)),
-            false => ask(&*self.backend),
-        }
     }
 }
 
@@ -182,7 +179,7 @@ fn seal(store: &Store) -> Result<Key> {
 }
 
 /// Settles files after their last close, and removes those without a name.
-struct Undertaker(Arc<Store>);
+struct Undertaker(Arc<Store>, Option<Arc<Union>>);
 
 impl Afterwards for Undertaker {
     fn closed(&self, file: FileId) {
@@ -192,8 +189,14 @@ impl Afterwards for Undertaker {
     }
 
     fn bury(&self, file: FileId) {
-        let buried = self.0.names().bury(file).and_then(|batch| self.0.data().delete(file, batch));
-        if let Err(error) = buried {
+        let bury = || {
+            let mut batch = self.0.names().bury(file)?;
+            if let Some(union) = &self.1 {
+                union.bury(file, &mut batch)?;
+            }
+            self.0.data().delete(file, batch)
+        };
+        if let Err(error) = bury() {
             tracing::error!(%file, %error, "a file without a name could not be removed; the next start will do it");
         }
     }

@@ -11,6 +11,7 @@ use forebay_wire::{Answer, Reply, Token, XattrMode};
 impl Service {
     pub(super) fn get_attr(&self, caller: &Caller, file: FileId) -> Answer {
         self.reach(caller, file)?;
+        self.refresh(file)?;
         let inode = self.store.names().inode(file).map_err(vanished)?;
         Ok(Reply::Attr(self.attr(file, &inode)?))
     }
@@ -44,8 +45,7 @@ impl Service {
     pub(super) fn set_length(&self, caller: &Caller, hold: &Hold, size: u64) -> Answer {
         self.shed_set_id(caller, hold)?;
         let file = hold.file();
-        self.store.data().truncate(file, size, Batch::default())?;
-        self.behind(|backend| backend.truncate(file, size))?;
+        self.cut_both(file, size)?;
         Ok(Reply::Done)
     }
 

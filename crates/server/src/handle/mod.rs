@@ -34,12 +34,14 @@ pub(crate) enum Class {
     Usual,
     /// In its turn, and it waits for a device.
     Slow,
+    /// In its turn, and it may wait for the back end.
+    Behind,
     /// On a data connection only.
     Data,
 }
 
-/// How a request is served.
-pub(crate) fn class(request: &Request) -> Class {
+/// How a request is served by a server that has something behind it, or has not.
+pub(crate) fn class(request: &Request, behind: bool) -> Class {
     match request {
         Request::Ping | Request::Status | Request::Shutdown | Request::GetPolicy | Request::Exchange(_) => {
             Class::Urgent
@@ -47,6 +49,7 @@ pub(crate) fn class(request: &Request) -> Class {
         Request::SetPolicy { .. } => Class::Errand,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
+        _ if behind => Class::Behind,
         _ => Class::Usual,
     }
 }
@@ -117,6 +120,7 @@ impl Service {
         if caller.session.holds(file, caller.who.uid) {
             return Ok(());
         }
+        self.refresh_above(file)?;
         // A name would have been looked up: an id that leads nowhere is one that has gone.
         self.store.names().reach(&caller.who, file).map_err(vanished)
     }
@@ -126,7 +130,12 @@ impl Service {
             FileKind::File => self.store.data().facts(file)?,
             FileKind::Directory | FileKind::Symlink | FileKind::Special(_) => Facts::default(),
         };
-        Ok(inode.attr(file, &facts))
+        let mut attr = inode.attr(file, &facts);
+        if self.union.is_some() && attr.kind == FileKind::Directory {
+            // How many directories are in it behind is only known to who lists it: one says that nobody counted.
+            attr.links = 1;
+        }
+        Ok(attr)
     }
 
     fn now(&self) -> Stamp {

@@ -1,7 +1,7 @@
 //! Names: walking, making, moving, removing, listing.
 
 use crate::service::{Caller, Service};
-use forebay_backend::Place;
+use crate::union::Spot;
 use forebay_model::{Access, Attr, ErrorKind, FileId, Name, Result, Special, may};
 use forebay_store::{Facts, Fate, Unlinked, Walked};
 use forebay_wire::{Answer, Entry, RenameMode, Reply};
@@ -12,21 +12,35 @@ const MOST_ENTRIES: u32 = 1024;
 impl Service {
     pub(super) fn walk(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Answer {
         self.reach(caller, dir)?;
-        match self.store.names().walk(&caller.who, dir, path, follow) {
-            Ok(Walked::Found(file, inode)) => Ok(Reply::Found(self.attr(file, &inode)?)),
-            Ok(Walked::Link { dir, target, rest }) => Ok(Reply::Link { dir, target, rest }),
-            Err(miss) if miss.kind() == ErrorKind::NotFound => {
-                match self.behind(|backend| backend.find(Place { dir, path }))? {
-                    Some(attr) => Ok(Reply::Found(attr)),
-                    None => Err(miss),
+        match self.walk_both(caller, dir, path, follow)? {
+            Walked::Found(file, inode) => Ok(Reply::Found(self.attr(file, &inode)?)),
+            Walked::Link { dir, target, rest } => Ok(Reply::Link { dir, target, rest }),
+        }
+    }
+
+    /// Walks here, and where that leads no further, behind.
+    fn walk_both(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Result<Walked> {
+        let mut looked_again = None;
+        loop {
+            match self.store.names().walk(&caller.who, dir, path, follow) {
+                // What was met behind may have changed since.
+                Ok(Walked::Found(file, _)) if self.union.is_some() && looked_again != Some(file) => {
+                    looked_again = Some(file);
+                    self.refresh(file)?;
                 }
+                Err(miss) if miss.kind() == ErrorKind::NotFound => {
+                    if !self.meet_on_path(&caller.who, dir, path)? {
+                        return Err(miss);
+                    }
+                }
+                walked => return walked,
             }
-            Err(error) => Err(error),
         }
     }
 
     pub(super) fn make_dir(&self, caller: &Caller, dir: FileId, name: &Name, mode: u16) -> Answer {
         self.reach(caller, dir)?;
+        self.meet(dir, name)?;
         let (file, inode) = self.store.names().make_dir(&caller.who, dir, name, mode, self.now())?;
         Ok(Reply::Attr(self.attr(file, &inode)?))
     }
@@ -40,6 +54,7 @@ impl Service {
         special: Special,
     ) -> Answer {
         self.reach(caller, dir)?;
+        self.meet(dir, name)?;
         let made = self.store.names().make_special(&caller.who, dir, name, mode, special, self.now());
         let (file, inode) = made?;
         Ok(Reply::Attr(self.attr(file, &inode)?))
@@ -47,6 +62,7 @@ impl Service {
 
     pub(super) fn symlink(&self, caller: &Caller, dir: FileId, name: &Name, target: &[u8]) -> Answer {
         self.reach(caller, dir)?;
+        self.meet(dir, name)?;
         let (file, inode) = self.store.names().symlink(&caller.who, dir, name, target, self.now())?;
         Ok(Reply::Attr(self.attr(file, &inode)?))
     }
@@ -54,6 +70,7 @@ impl Service {
     pub(super) fn link(&self, caller: &Caller, file: FileId, dir: FileId, name: &Name) -> Answer {
         self.reach(caller, file)?;
         self.reach(caller, dir)?;
+        self.meet(dir, name)?;
         let _hold = self.opens.hold(file)?;
         let inode = self.store.names().link(&caller.who, file, dir, name, self.now())?;
         Ok(Reply::Attr(self.attr(file, &inode)?))
@@ -66,31 +83,15 @@ impl Service {
 
     pub(super) fn unlink(&self, caller: &Caller, dir: FileId, name: &Name) -> Answer {
         self.reach(caller, dir)?;
-        let here = self.store.names().unlink(&caller.who, dir, name, self.now());
-        self.removed(here, || self.behind(|backend| backend.unlink(place(dir, name))))
+        let unlinked = self.unlink_both(caller, Spot { dir, name }, false)?;
+        self.unlinked(&unlinked);
+        Ok(Reply::Done)
     }
 
     pub(super) fn remove_dir(&self, caller: &Caller, dir: FileId, name: &Name) -> Answer {
         self.reach(caller, dir)?;
-        let here = self.store.names().remove_dir(&caller.who, dir, name, self.now());
-        self.removed(here, || self.behind(|backend| backend.remove_dir(place(dir, name))))
-    }
-
-    /// What is here is removed first, because here the caller's rights are checked; then what is behind. What is
-    /// in neither place was not found.
-    fn removed(&self, here: Result<Unlinked>, behind: impl FnOnce() -> Result<bool>) -> Answer {
-        match here {
-            Ok(unlinked) => {
-                self.unlinked(&unlinked);
-                behind()?;
-                Ok(Reply::Done)
-            }
-            Err(miss) if miss.kind() == ErrorKind::NotFound => match behind()? {
-                true => Ok(Reply::Done),
-                false => Err(miss),
-            },
-            Err(error) => Err(error),
-        }
+        self.unlink_both(caller, Spot { dir, name }, true)?;
+        Ok(Reply::Done)
     }
 
     pub(super) fn rename(
@@ -102,32 +103,15 @@ impl Service {
     ) -> Answer {
         self.reach(caller, dir)?;
         self.reach(caller, to_dir)?;
-        let here = self.store.names().rename(
-            &caller.who,
-            dir,
-            name,
-            to_dir,
-            to_name,
-            match mode {
-                RenameMode::Replace => forebay_store::RenameMode::Replace,
-                RenameMode::NoReplace => forebay_store::RenameMode::NoReplace,
-                RenameMode::Exchange => forebay_store::RenameMode::Exchange,
-            },
-            self.now(),
-        );
-        let behind = || self.behind(|backend| backend.rename(place(dir, name), place(to_dir, to_name)));
-        match here {
-            Ok(replaced) => {
-                replaced.iter().for_each(|unlinked| self.unlinked(unlinked));
-                behind()?;
-                Ok(Reply::Done)
-            }
-            Err(miss) if miss.kind() == ErrorKind::NotFound => match behind()? {
-                true => Ok(Reply::Done),
-                false => Err(miss),
-            },
-            Err(error) => Err(error),
-        }
+        let mode = match mode {
+            RenameMode::Replace => forebay_store::RenameMode::Replace,
+            RenameMode::NoReplace => forebay_store::RenameMode::NoReplace,
+            RenameMode::Exchange => forebay_store::RenameMode::Exchange,
+        };
+        let (from, to) = (Spot { dir, name }, Spot { dir: to_dir, name: to_name });
+        let replaced = self.rename_both(caller, from, to, mode)?;
+        replaced.iter().for_each(|unlinked| self.unlinked(unlinked));
+        Ok(Reply::Done)
     }
 
     fn unlinked(&self, unlinked: &Unlinked) {
@@ -147,9 +131,12 @@ impl Service {
     ) -> Answer {
         self.reach(caller, dir)?;
         let limit = limit.clamp(1, MOST_ENTRIES) as usize;
+        let itself = self.store.names().inode(dir)?.attr(dir, &Facts::default());
+        if cookie == 0 && may(&caller.who, &itself, Access::READ) {
+            self.survey(dir)?;
+        }
         let (listed, next) = self.store.names().read_dir(&caller.who, dir, cookie, limit)?;
         // Names are for those who may read a directory, attributes for those who may search it.
-        let itself = self.store.names().inode(dir)?.attr(dir, &Facts::default());
         let plus = plus && may(&caller.who, &itself, Access::EXECUTE);
         let mut entries = Vec::with_capacity(listed.len());
         for entry in listed {
@@ -168,8 +155,4 @@ impl Service {
             Err(error) => Err(error),
         }
     }
-}
-
-fn place(dir: FileId, name: &Name) -> Place<'_> {
-    Place { dir, path: name.as_bytes() }
 }

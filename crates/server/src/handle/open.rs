@@ -19,6 +19,7 @@ pub(super) const SET_ID: u16 = 0o6000;
 impl Service {
     pub(super) fn open(&self, caller: &Caller, file: FileId, access: Access, truncate: bool) -> Answer {
         self.reach(caller, file)?;
+        self.refresh(file)?;
         let hold = Arc::new(self.opens.hold(file)?);
         let inode = self.store.names().check_open(&caller.who, file, access).map_err(vanished)?;
         note_set_id(&hold, &inode);
@@ -38,6 +39,7 @@ impl Service {
         self.opens.check_room()?;
         caller.session.check_room()?;
         for _ in 0..TRIES {
+            self.meet(dir, name)?;
             let layout = Layout { servers: vec![self.config.server], stripe: STRIPE };
             let (names, incarnation) = (self.store.names(), self.store.incarnation());
             match names.create_file(&caller.who, dir, name, mode, layout, incarnation, self.now()) {

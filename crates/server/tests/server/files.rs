@@ -1,7 +1,6 @@
 //! What requests do.
 
 use crate::raw::{Raw, World, name, pattern, refused};
-use forebay_backend::{Backend, Fake, Place};
 use forebay_model::{Access, Attr, ErrorKind, FileId, FileKind, Gid, Special, Time, Uid};
 use forebay_wire::{At, Channel, IfExists, RenameMode, Reply, Request, XattrMode};
 use std::sync::Arc;
@@ -269,46 +268,4 @@ fn a_full_buffer_says_so_at_once_and_recovers_after_a_delete() {
     for _ in 0..written {
         data.write(token, At::End, &bytes).unwrap();
     }
-}
-
-#[test]
-fn a_path_that_the_buffer_lacks_is_asked_of_the_back_end() {
-    let fake = Arc::new(Fake::default());
-    let place = |path| Place { dir: ROOT, path };
-    let time = Time::default();
-    let (kind, uid, gid) = (FileKind::File, Uid(1), Gid(1));
-    let there = Attr {
-        id: FileId(1 << 40),
-        kind,
-        mode: 0o644,
-        links: 1,
-        uid,
-        gid,
-        size: 9,
-        buffered: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-    };
-    fake.put(place(b"far/away"), there.clone());
-    fake.put(place(b"old"), there.clone());
-    let world = World::before(fake.clone());
-    let mut control = world.control();
-    assert_eq!(control.walk("far/away").unwrap(), there);
-    refused(control.walk("nowhere"), ErrorKind::NotFound);
-    let rename = |from: &str, to: &str| Request::Rename {
-        dir: ROOT,
-        name: name(from),
-        to_dir: ROOT,
-        to_name: name(to),
-        mode: RenameMode::Replace,
-    };
-    control.call(rename("old", "new")).unwrap();
-    assert!(fake.find(place(b"new")).unwrap().is_some());
-    control.create(ROOT, "new", 0o600);
-    control.call(Request::Unlink { dir: ROOT, name: name("new") }).unwrap();
-    assert!(!fake.has(place(b"new")), "what is in both places goes from both");
-    refused(control.call(Request::Unlink { dir: ROOT, name: name("new") }), ErrorKind::NotFound);
-    fake.refuse(true);
-    refused(control.walk("nowhere"), ErrorKind::Io);
 }
