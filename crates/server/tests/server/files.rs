@@ -1,9 +1,8 @@
 //! What requests do.
 
 use crate::raw::{Raw, World, name, pattern, refused};
-use forebay_model::{Access, Attr, ErrorKind, FileId, FileKind, Gid, Special, Time, Uid};
+use forebay_model::{Access, ErrorKind, FileId, FileKind, Special};
 use forebay_wire::{At, Channel, IfExists, RenameMode, Reply, Request, XattrMode};
-use std::sync::Arc;
 
 const ROOT: FileId = FileId::ROOT;
 

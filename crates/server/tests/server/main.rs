@@ -8,3 +8,4 @@ mod races;
 mod raw;
 mod restart;
 mod sharing;
+mod union;
