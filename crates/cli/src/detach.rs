@@ -51,6 +51,9 @@ fn spawn(config: &Config, settings: Option<&Path>, log: File) -> Outcome<Child> 
     command.arg("--socket").arg(config.socket_path()).arg("--key").arg(config.key_path());
     command.arg("--capacity").arg(config.capacity.0.to_string());
     command.arg(if config.medium == Medium::Disk { "--disk" } else { "--memory" });
+    if let Some(backend) = &config.backend {
+        command.arg("--backend").arg(backend);
+    }
     if config.tcp {
         command.arg("--listen").arg(config.listen.to_string());
     }

@@ -36,6 +36,9 @@ pub(crate) struct Up {
     /// Keep data on the disk of the store's directory
     #[arg(long)]
     pub(crate) disk: bool,
+    /// What stands behind the buffer, as dir:PATH: its files appear here, and are changed there too
+    #[arg(long, value_name = "BACKEND")]
+    pub(crate) backend: Option<String>,
     /// The Unix socket to listen on
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
@@ -142,6 +145,7 @@ impl Up {
             store,
             capacity,
             medium,
+            backend: self.backend.as_ref().or(usual.backend.as_ref()).map(whole_backend).transpose()?,
             socket: Some(socket),
             tcp,
             listen,
@@ -177,6 +181,14 @@ impl Up {
 
 fn whole(path: &Path) -> Outcome<PathBuf> {
     absolute(path).map_err(|error| Failure::local("use", path, &error))
+}
+
+/// A back end by its whole path: the server may leave this directory.
+fn whole_backend(name: &String) -> Outcome<String> {
+    match name.strip_prefix("dir:") {
+        Some(path) if !path.is_empty() => Ok(format!("dir:{}", whole(Path::new(path))?.display())),
+        _ => Ok(name.clone()),
+    }
 }
 
 /// What fits the machine without crowding out everybody else.

@@ -10,4 +10,5 @@ mod server;
 mod settings;
 mod sharing;
 mod support;
+mod union;
 mod users;
