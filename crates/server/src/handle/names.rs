@@ -2,7 +2,7 @@
 
 use crate::service::{Caller, Service};
 use crate::union::Spot;
-use forebay_model::{Access, Attr, ErrorKind, FileId, Name, Result, Special, may};
+use forebay_model::{Access, Attr, ErrorKind, FileId, FileKind, Name, Result, Special, may};
 use forebay_store::{Facts, Fate, Unlinked, Walked};
 use forebay_wire::{Answer, Entry, RenameMode, Reply};
 
@@ -24,9 +24,12 @@ impl Service {
         loop {
             match self.store.names().walk(&caller.who, dir, path, follow) {
                 // What was met behind may have changed since.
-                Ok(Walked::Found(file, _)) if self.union.is_some() && looked_again != Some(file) => {
+                Ok(Walked::Found(file, inode)) if self.union.is_some() && looked_again != Some(file) => {
                     looked_again = Some(file);
                     self.refresh(file)?;
+                    if inode.kind() == FileKind::Directory {
+                        self.join_last(&caller.who, dir, path)?;
+                    }
                 }
                 Err(miss) if miss.kind() == ErrorKind::NotFound => {
                     if !self.meet_on_path(&caller.who, dir, path)? {
