@@ -134,7 +134,10 @@ impl Backend for Stripes {
     }
 
     fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
-        self.names().find(path)
+        match path.first() {
+            Some(name) if name.as_bytes() == OBJECTS => Ok(None),
+            _ => self.names().find(path),
+        }
     }
 
     fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
