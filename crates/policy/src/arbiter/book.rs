@@ -207,10 +207,10 @@ impl Arbiter {
             self.set_left(job, part, target.0, left.0);
             self.wait(job, part, target.0, left.0 > 0);
             self.consider_server(member.server);
+            self.forget_if_done(member);
         }
         let mut grants = self.serve_target(now, target.0);
         grants.extend(self.serve_server(now, member.server));
-        self.forget_if_done(member);
         grants
     }
 
