@@ -5,6 +5,7 @@ use forebay_store::{Filled, Medium, Place, Start, Store, StoreConfig};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
 fn config(dir: &Path) -> StoreConfig {
@@ -115,4 +116,62 @@ fn the_check_after_a_machine_crash_is_repeated_until_it_was_finished() {
     store.close().unwrap();
     drop(store);
     assert_eq!(Store::open_or_create(&config(room.path())).unwrap().start(), Start::Clean);
+}
+
+/// Two who want the same lock while a third removes the store and its lock: one of them has it at a time.
+#[test]
+fn a_lock_that_was_removed_with_its_store_keeps_nobody_out_and_lets_nobody_in() {
+    let room = TempDir::new().unwrap();
+    let dir = room.path().join("store");
+    let holders = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (dir, holders) = (&dir, &holders);
+            scope.spawn(move || {
+                let mut opened = 0;
+                while opened < 6 {
+                    if let Ok(store) = Store::open_or_create(&config(dir)) {
+                        assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two processes have one store");
+                        std::thread::yield_now();
+                        holders.fetch_sub(1, Ordering::SeqCst);
+                        drop(store);
+                        opened += 1;
+                    }
+                    if opened % 2 == thread % 2 {
+                        // Somebody may have it open.
+                        let _ = Store::remove(dir);
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_removal_that_was_cut_short_is_finished_by_the_next_or_made_good_by_a_new_store() {
+    let parts: [&[&str]; 4] = [&[], &["store"], &["store", "regions"], &["store", "regions", "meta"]];
+    for gone in parts {
+        for again in [true, false] {
+            let room = TempDir::new().unwrap();
+            let dir = room.path().join("store");
+            used(&dir);
+            fs::write(dir.join("making"), "").unwrap();
+            for part in gone {
+                let path = dir.join(part);
+                if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
+            }
+            if again {
+                Store::remove(&dir).unwrap();
+                assert!(!dir.exists(), "{gone:?}");
+            } else {
+                let store = Store::open_or_create(&config(&dir)).unwrap();
+                let fresh = if gone.is_empty() { Start::ProcessDied } else { Start::Fresh };
+                assert_eq!(store.start(), fresh, "{gone:?}");
+            }
+        }
+    }
+    let room = TempDir::new().unwrap();
+    fs::write(room.path().join("thesis.tex"), "mine").unwrap();
+    assert_eq!(Store::remove(room.path()).unwrap_err().kind(), ErrorKind::BadStore);
+    assert_eq!(fs::read_dir(room.path()).unwrap().count(), 1, "what is no store is left as it was");
 }
