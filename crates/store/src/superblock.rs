@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 use zerocopy::little_endian::{U16, U32, U64, U128};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
 const NAME: &str = "store";
 const MAGIC: [u8; 8] = *b"FOREBAY\0";
@@ -31,6 +31,9 @@ struct Raw {
     reserved: u8,
     made: U64,
 }
+
+/// Bytes of a head.
+pub(crate) const HEAD: usize = size_of::<Raw>();
 
 /// Which store this is, and how it was left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +63,7 @@ impl Superblock {
         Superblock::decode(&path, &bytes)
     }
 
-    fn decode(path: &Path, bytes: &[u8]) -> Result<Superblock> {
+    pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Superblock> {
         let damaged = || bad(format!("{} is not the head of a Forebay store, or is damaged", path.display()));
         let raw = Raw::read_from_bytes(bytes).map_err(|_| damaged())?;
         if raw.magic != MAGIC {
@@ -87,8 +90,7 @@ impl Superblock {
         })
     }
 
-    /// Replaces the file in one step.
-    pub(crate) fn write(&self, dir: &Path) -> Result<()> {
+    pub(crate) fn encode(&self) -> [u8; HEAD] {
         let mut raw = Raw {
             magic: MAGIC,
             format: FORMAT.into(),
@@ -104,10 +106,15 @@ impl Superblock {
             made: self.made.into(),
         };
         raw.crc = checksum(&raw).into();
+        transmute!(raw)
+    }
+
+    /// Replaces the file in one step.
+    pub(crate) fn write(&self, dir: &Path) -> Result<()> {
         let (path, fresh) = (dir.join(NAME), dir.join("store.new"));
         let replace = || {
             let mut file = File::create(&fresh)?;
-            file.write_all(raw.as_bytes())?;
+            file.write_all(&self.encode())?;
             file.sync_all()?;
             std::fs::rename(&fresh, &path)?;
             sync_dir(dir)
