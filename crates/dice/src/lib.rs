@@ -13,5 +13,5 @@ mod skip;
 
 pub use alone::alone;
 pub use fuzz::{Corpus, mutate};
-pub use seeded::{Dice, Seeded, pattern, rounds};
+pub use seeded::{Dice, Seeded, pattern, rounds, seed};
 pub use skip::{is_root, skip};

@@ -2,22 +2,22 @@
 
 use std::time::Instant;
 
+/// The seed of a run: `FOREBAY_SEED`, or the same one every time.
+#[must_use]
+pub fn seed() -> u64 {
+    let text = std::env::var("FOREBAY_SEED").ok();
+    text.map_or(1, |text| text.parse().unwrap_or_else(|error| panic!("FOREBAY_SEED={text}: {error}")))
+}
+
 /// The seed of a run, printed if the test fails.
 #[derive(Debug)]
 pub struct Seeded(u64);
 
 impl Seeded {
-    /// `FOREBAY_SEED`, or the same one every time.
+    /// That of this run.
     #[must_use]
     pub fn new() -> Seeded {
-        let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok());
-        Seeded(seed.unwrap_or(1))
-    }
-
-    /// The seed itself.
-    #[must_use]
-    pub fn seed(&self) -> u64 {
-        self.0
+        Seeded(seed())
     }
 
     /// Dice for one part of a test: the same for the same part.

@@ -94,7 +94,7 @@ impl Found {
     /// What the journals say now, read without recovery.
     fn records(&self) -> Vec<Whole> {
         let names = self.disk.names();
-        let read = |name: String| names.contains(&name).then(|| self.disk.read(&name)).unwrap_or_default();
+        let read = |name: String| if names.contains(&name) { self.disk.read(&name) } else { Vec::new() };
         let mut records = Vec::new();
         for number in 0..self.geometry.regions {
             let log = read(format!("r{number:05}.log"));

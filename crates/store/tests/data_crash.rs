@@ -4,11 +4,12 @@
 #[allow(dead_code, reason = "each test file uses its part")]
 mod world;
 
+use forebay_dice::{Dice, rounds, seed};
 use forebay_model::{FileId, Uid};
 use forebay_store::{Batch, CrashDisk, Geometry, MemoryKv, Place, Start};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use world::{FILES, Ids, Op, Random, World, is_gone, rounds, seed};
+use world::{FILES, Ids, Op, World, is_gone};
 
 /// Little more than the files need: regions are used again and again.
 const TIGHT: Geometry = Geometry { regions: 9, size: 16 << 10, slots: 48 };
@@ -61,7 +62,7 @@ impl Expected {
 }
 
 /// Pulls the plug in a few ways and looks at what is left.
-fn cut(disk: &CrashDisk, kv: &MemoryKv, expected: &Expected, random: &mut Random, context: &str) {
+fn cut(disk: &CrashDisk, kv: &MemoryKv, expected: &Expected, random: &mut Dice, context: &str) {
     // Disks tear at sectors; a process that is killed, and its machine after it, at the words of a copy.
     for (tear, odds) in [(512, 2), (4096, 2), (16, 2), (512, 0), (512, 1)] {
         let unsynced = kv.unsynced();
@@ -87,7 +88,7 @@ fn cut(disk: &CrashDisk, kv: &MemoryKv, expected: &Expected, random: &mut Random
 }
 
 fn drive(seed: u64, round: u64) -> u64 {
-    let mut random = Random(seed.wrapping_mul(977).wrapping_add(round));
+    let mut random = Dice::new(seed.wrapping_mul(977).wrapping_add(round));
     let world = World::new(TIGHT);
     let expected = Arc::new(Mutex::new(Expected::default()));
     let mut ids = Ids::new();
@@ -95,7 +96,7 @@ fn drive(seed: u64, round: u64) -> u64 {
     for &id in &files {
         expected.lock().unwrap().files.insert(id, vec![None]);
     }
-    let cuts = Arc::new(Mutex::new((Random(random.below(u64::MAX)), 0_u64)));
+    let cuts = Arc::new(Mutex::new((Dice::new(random.below(u64::MAX)), 0_u64)));
     let context = Arc::new(Mutex::new(String::new()));
     world.disk.set_at_flush(Some(Arc::new({
         let (expected, kv) = (Arc::clone(&expected), Arc::clone(&world.kv));
@@ -164,7 +165,7 @@ fn what_was_deleted_stays_gone_when_its_newest_region_is_used_again() {
         world.write(FileId(53), Place::At(0), &vec![round; region], Uid(1)).unwrap();
     }
     assert_eq!(records_of(&world.disk, gone), 1, "the newest record is gone, the older one is not");
-    let mut random = Random(seed());
+    let mut random = Dice::new(seed());
     for (start, odds) in [
         (Start::ProcessDied, 1),
         (Start::MachineDied, 0),

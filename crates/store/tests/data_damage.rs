@@ -4,11 +4,12 @@
 #[allow(dead_code, reason = "each test file uses its part")]
 mod world;
 
+use forebay_dice::{Dice, rounds, seed};
 use forebay_model::{ErrorKind, FileId, Incarnation, Uid};
 use forebay_store::{Batch, Before, CrashDisk, Data, Disk, Geometry, Kv, MemoryKv, NoRings, Place, Start};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use world::{Random, SMALL, World, rounds, seed};
+use world::{SMALL, World};
 
 const ALICE: Uid = Uid(1000);
 
@@ -151,7 +152,7 @@ fn a_region_without_a_record_is_made_anew_whatever_is_left_of_it() {
 fn random_damage_to_any_file_never_panics_and_never_shows_wrong_bytes() {
     let seed = seed();
     for round in rounds(150) {
-        let mut random = Random(seed.wrapping_mul(31).wrapping_add(round));
+        let mut random = Dice::new(seed.wrapping_mul(31).wrapping_add(round));
         let World { disk, kv, data } = filled();
         drop(data);
         let names = disk.names();
