@@ -1,11 +1,11 @@
 //! Random operations in both worlds, the real one and the model, compared after every step.
 
-use crate::dice::{Dice, pattern};
 use crate::found;
 use crate::op::{Op, Seen, perform};
 use crate::tree::{Body, NodeId, Tree};
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Listing, OpenOptions};
+use forebay_dice::{Dice, pattern};
 use forebay_model::{Error, ErrorKind, Gid, Identity, Time, Uid};
 use forebay_wire::{RenameMode, XattrMode};
 use std::path::Path;

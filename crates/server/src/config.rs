@@ -104,7 +104,7 @@ impl Belief {
 pub struct Limits {
     /// Connections of clients that have proved who they are.
     pub connections: usize,
-    /// Connections that are still in their handshake; more wait in the kernel's queue.
+    /// Connections that are in their handshake, of one user at most a quarter of them; more wait.
     pub handshakes: usize,
     /// Clients with a session.
     pub sessions: usize,

@@ -1,11 +1,12 @@
 //! A connection, from the handshake to its end.
 
+use crate::hall::Place;
 use crate::handshake::{self, Guest};
 use crate::jobs::Membership;
 use crate::link::{Inbox, Outbox, gone};
 use crate::service::{Caller, Service, stopped};
 use crate::session::Session;
-use crate::transport::Transport;
+use crate::transport::{Transport, Vouch};
 use crate::{control, data, people};
 use forebay_model::{Error, ErrorKind, Identity, Result};
 use forebay_wire::{Call, Channel, FrameKind, Header, Request, body};
@@ -25,28 +26,25 @@ pub(crate) struct Connection {
     stopping: watch::Receiver<bool>,
 }
 
-/// Serves a peer. The permit is for the handshake only: peers that are known have a limit of their own.
-pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, permit: impl Send) {
-    let vouch = match transport.vouch() {
-        Ok(vouch) => vouch,
-        Err(error) => {
-            tracing::debug!(%error, "a peer left before anything was known about it");
-            return;
-        }
-    };
+/// Serves a peer. Its place in the hall is for the handshake only: peers that are known have a limit of their own.
+pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, vouch: Vouch, place: Place) {
     let (reading, writing) = transport.split();
     let times = service.config.times;
     let (mut inbox, mut outbox) = (Inbox::new(reading), Outbox::new(writing, times.answer));
     let mut stopping = service.stopping();
+    let meeting = async {
+        let _word = place.word().await;
+        handshake::receive(&service, vouch, &mut inbox, &mut outbox).await
+    };
     let met = tokio::select! {
-        met = timeout(times.handshake, handshake::receive(&service, vouch, &mut inbox, &mut outbox)) => met,
+        met = timeout(times.handshake, meeting) => met,
         () = stopped(&mut stopping) => return,
     };
     let met = met.unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Unreachable, format!("no handshake within {:?}", times.handshake)))
     });
     let entered = met.and_then(|guest| enter(&service, guest));
-    drop(permit);
+    drop(place);
     let (guest, session, job, _place) = match entered {
         Ok(entered) => entered,
         Err(error) => {

@@ -20,6 +20,7 @@ mod data;
 mod device;
 mod dial;
 mod grace;
+mod hall;
 mod handle;
 mod handshake;
 mod history;

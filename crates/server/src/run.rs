@@ -3,12 +3,14 @@
 use crate::circle;
 use crate::config::{Config, Medium};
 use crate::connection;
+use crate::hall::Hall;
 use crate::members::Fixed;
 use crate::service::{Service, stopped};
-use crate::transport::Listener;
+use crate::transport::{Listener, Vouch};
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, Gid, Result, Uid};
 use forebay_store::{Store, StoreConfig};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,7 +18,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 /// Fewest threads: calls of the metadata store are made in them, and one that stalls must not stop the others.
@@ -75,6 +77,7 @@ impl Server {
 
 fn start(config: Config, backend: Option<Arc<dyn Backend>>) -> Result<Running> {
     config.check()?;
+    more_descriptors();
     let begin = Instant::now();
     let store = Store::open_or_create(&store_config(&config))?;
     for note in store.notes() {
@@ -135,6 +138,13 @@ fn join(thread: JoinHandle<Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the server panicked")))
 }
 
+/// Every connection and every file of a region takes a descriptor: a server uses as many as it may.
+fn more_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where that is refused, connections are refused a little earlier.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 fn store_config(config: &Config) -> StoreConfig {
     StoreConfig {
         dir: config.store.clone(),
@@ -192,9 +202,8 @@ async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Resul
 
     let (alive, mut all_gone) = tokio::sync::mpsc::channel::<()>(1);
     for listener in listeners {
-        // A limit for each way in: strangers on the network do not keep this machine's users out.
-        let handshakes = Arc::new(Semaphore::new(config.limits.handshakes));
-        tokio::spawn(accept(service.clone(), listener, handshakes, alive.clone()));
+        let hall = Hall::new(config.limits.handshakes, config.limits.connections);
+        tokio::spawn(accept(service.clone(), listener, hall, alive.clone()));
     }
     tokio::spawn(sweep(service.clone()));
     tokio::spawn(remember(service.clone()));
@@ -217,35 +226,51 @@ async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Resul
     Ok(())
 }
 
-/// Lets peers in. No more than the limit are in their handshake; the others wait in the kernel's queue.
+/// Lets peers in, as far as there is room for them.
 async fn accept(
     service: Arc<Service>,
     listener: Listener,
-    handshakes: Arc<Semaphore>,
+    hall: Arc<Hall>,
     alive: tokio::sync::mpsc::Sender<()>,
 ) {
     let mut stopping = service.stopping();
     loop {
         let next = async {
-            let permit = handshakes.clone().acquire_owned().await;
-            (listener.accept().await, permit)
+            let room = hall.room().await;
+            (listener.accept().await, room)
         };
-        tokio::select! {
-            (accepted, permit) = next => match accepted {
-                Ok(transport) => {
-                    let (service, alive) = (service.clone(), alive.clone());
-                    tokio::spawn(async move {
-                        connection::serve(service, transport, permit).await;
-                        drop(alive);
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    sleep(AFTER_FAILURE).await;
-                }
-            },
+        let (accepted, room) = tokio::select! {
+            next = next => next,
             () = stopped(&mut stopping) => return,
-        }
+        };
+        let transport = match accepted {
+            Ok(transport) => transport,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                sleep(AFTER_FAILURE).await;
+                continue;
+            }
+        };
+        let vouch = match transport.vouch() {
+            Ok(vouch) => vouch,
+            Err(error) => {
+                tracing::debug!(%error, "a peer left before anything was known about it");
+                continue;
+            }
+        };
+        let user = match &vouch {
+            Vouch::Kernel(identity) => Some(identity.uid.0),
+            Vouch::Key => None,
+        };
+        let Some(place) = hall.enter(room, user) else {
+            tracing::info!(?user, "too many connections of one user wait to be let in: one was closed");
+            continue;
+        };
+        let (service, alive) = (service.clone(), alive.clone());
+        tokio::spawn(async move {
+            connection::serve(service, transport, vouch, place).await;
+            drop(alive);
+        });
     }
 }
 

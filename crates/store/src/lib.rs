@@ -12,6 +12,7 @@
 
 mod data;
 mod files;
+mod fuzz;
 mod inspect;
 mod meta;
 mod names;
@@ -23,6 +24,7 @@ pub use data::{
     MAX_FILE, NoRings, Piece, Place, RecordView, Recovery, Start,
 };
 pub use files::Medium;
+pub use fuzz::fuzz;
 pub use inspect::{Inspection, RegionView, capacity_of, inspect};
 pub use meta::{Batch, Fault, FjallKv, Kv, MemoryKv, Visit};
 pub use names::{

@@ -43,7 +43,8 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("bench", &["store", "server", "client"]),
-    ("proof", &["wire", "store", "server", "client"]),
+    ("dice", &[]),
+    ("proof", &["dice", "wire", "store", "server", "client"]),
     ("xtask", &[]),
 ];
 

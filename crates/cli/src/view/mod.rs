@@ -22,6 +22,6 @@ pub(crate) use service::{Status, Usage};
 pub(crate) use shares::{JobShare, ServerShares, Shares};
 pub(crate) use sharing::Sharing;
 pub(crate) use started::Started;
-pub(crate) use store::Inspected;
+pub(crate) use store::{Inspected, Removed, Replaced};
 pub(crate) use table::table;
 pub(crate) use transfer::{Direction, Summary};

@@ -4,7 +4,6 @@ use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig};
 use forebay_model::Bytes;
 use forebay_server::{Config, Medium, Running, Server};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -108,11 +107,5 @@ pub(crate) fn has(tool: &str) -> bool {
 }
 
 fn skip(what: &str) {
-    let line = format!("skipped: preload: {what}\n");
-    // A note that cannot be written is no reason to fail.
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    if let Some(path) = std::env::var_os("FOREBAY_SKIP_LOG") {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        let _ = log.and_then(|mut log| log.write_all(line.as_bytes()));
-    }
+    forebay_dice::skip("preload", what);
 }

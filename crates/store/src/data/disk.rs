@@ -15,8 +15,8 @@ pub trait Disk: Send + Sync {
     /// Makes a file of zeros, allocated in full and itself durable, in place of one with that name.
     fn create(&self, name: &str, len: u64) -> Result<File>;
 
-    /// Opens a file for reading and writing.
-    fn open(&self, name: &str) -> Result<File>;
+    /// Opens a file for reading and writing; `None` if there is none.
+    fn open(&self, name: &str) -> Result<Option<File>>;
 
     /// Makes every byte written to the file durable.
     fn sync(&self, name: &str, file: &File) -> Result<()>;
@@ -85,9 +85,12 @@ impl Disk for DirDisk {
         made.map_err(|error| self.failed("allocate", name, &error))
     }
 
-    fn open(&self, name: &str) -> Result<File> {
-        let open = OpenOptions::new().read(true).write(true).open(self.dir.join(name));
-        open.map_err(|error| self.failed("open", name, &error))
+    fn open(&self, name: &str) -> Result<Option<File>> {
+        match OpenOptions::new().read(true).write(true).open(self.dir.join(name)) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed("open", name, &error)),
+        }
     }
 
     fn sync(&self, name: &str, file: &File) -> Result<()> {

@@ -19,6 +19,7 @@
 mod fjall;
 mod flush;
 mod memory;
+mod quiet;
 
 pub use self::fjall::FjallKv;
 pub use memory::{Fault, MemoryKv};
