@@ -29,6 +29,7 @@ mod key;
 mod link;
 mod members;
 mod opens;
+mod pace;
 mod peer;
 mod people;
 mod run;
@@ -36,6 +37,8 @@ mod service;
 mod session;
 mod transport;
 mod turns;
+#[cfg(test)]
+mod virtual_time;
 
 pub use config::{Belief, Config, Limits, Medium, Times};
 pub use human::parse_rate;
