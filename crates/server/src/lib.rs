@@ -35,6 +35,7 @@ mod people;
 mod run;
 mod service;
 mod session;
+mod standing;
 mod transport;
 mod turns;
 #[cfg(test)]
