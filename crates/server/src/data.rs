@@ -10,8 +10,9 @@
 
 use crate::connection::{Connection, Waited};
 use crate::link::gone;
+use crate::pace::Pace;
 use crate::service::Caller;
-use crate::turns::{Pace, Turn};
+use crate::turns::Turn;
 use crate::union::Part;
 use forebay_model::{Access, Bytes, Error, ErrorKind, Result};
 use forebay_policy::{Cost, Route, Write, route};
@@ -151,7 +152,7 @@ impl Connection {
         while filled < space.len() {
             if pace.left() == 0 {
                 let slice = payload.left.min(self.service.turns.slice());
-                let turn = self.turn(Cost(u64::from(slice))).await?;
+                let turn = self.next_turn(pace, slice).await?;
                 *pace = self.pace(turn, slice, payload);
             }
             let end = space.len().min(filled + CHUNK.min(pace.left() as usize));
@@ -169,9 +170,23 @@ impl Connection {
 
     /// The pace for a slice of a payload. From now on somebody's reservation may wait for this peer: the time to fill
     /// it starts here, and again with every slice, because the peer cannot help having to wait for its turn.
-    fn pace(&self, turn: Turn, slice: u32, payload: &mut Payload) -> Pace {
+    fn pace(&self, mut turn: Turn, slice: u32, payload: &mut Payload) -> Pace {
         payload.deadline = self.deadline();
-        Pace::new(turn, slice, self.service.config.times.stall, payload.deadline)
+        let ahead = self.job.ahead(&mut turn, self.next_slice(payload.left - slice));
+        Pace::new(turn, ahead, slice, self.service.config.times.stall, payload.deadline)
+    }
+
+    /// What the next slice costs, if that much is left for it.
+    fn next_slice(&self, left: u32) -> Option<Cost> {
+        (left > 0).then(|| Cost(u64::from(left.min(self.service.turns.slice()))))
+    }
+
+    /// The turn for the next slice of a transfer.
+    async fn next_turn(&self, pace: &mut Pace, slice: u32) -> Result<Turn> {
+        match pace.next() {
+            Some(entry) => self.job.wait(entry).await,
+            None => self.turn(Cost(u64::from(slice))).await,
+        }
     }
 
     /// Space for a payload, or for the first part of it.
@@ -222,7 +237,8 @@ impl Connection {
         loop {
             let some = cut(&mut rest, slice as usize);
             let times = self.service.config.times;
-            let mut pace = Pace::new(turn, slice, times.stall, Instant::now() + times.answer);
+            let ahead = self.job.ahead(&mut turn, self.next_slice(left - slice));
+            let mut pace = Pace::new(turn, ahead, slice, times.stall, Instant::now() + times.answer);
             self.outbox.send_data(&some, &mut pace).await.map_err(Failure::Broken)?;
             pace.moved(slice);
             self.job.read(u64::from(slice));
@@ -232,7 +248,7 @@ impl Connection {
             }
             slice = left.min(self.service.turns.slice());
             // The answer is on its way: an error can no longer be one.
-            turn = self.turn(Cost(u64::from(slice))).await.map_err(Failure::Broken)?;
+            turn = self.next_turn(&mut pace, slice).await.map_err(Failure::Broken)?;
         }
     }
 

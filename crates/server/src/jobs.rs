@@ -243,6 +243,11 @@ impl Membership {
         self.shared.turns.enter(self.id, cost)
     }
 
+    /// Asks for the turn of the next slice, if there is one, while that of this one lasts.
+    pub(crate) fn ahead(&self, turn: &mut Turn, next: Option<Cost>) -> Option<Entry> {
+        self.shared.turns.ahead(turn, next?)
+    }
+
     /// Waits for the turn that was asked for.
     pub(crate) async fn wait(&self, entry: Entry) -> Result<Turn> {
         let turn = match entry {

@@ -30,14 +30,18 @@ mod key;
 mod link;
 mod members;
 mod opens;
+mod pace;
 mod peer;
 mod people;
 mod run;
 mod service;
 mod session;
+mod standing;
 mod transport;
 mod turns;
 mod union;
+#[cfg(test)]
+mod virtual_time;
 
 pub use config::{Belief, Config, Limits, Medium, Times};
 pub use human::parse_rate;

@@ -9,11 +9,12 @@ use crate::key::{self, KeyHolder};
 use crate::members::Membership;
 use crate::opens::{Afterwards, Opens};
 use crate::session::{Session, Sessions};
+use crate::standing::Standing;
 use crate::turns::{Rules, Turns};
 use crate::union::Union;
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Stamp, Uid};
-use forebay_policy::share::Tariff;
+use forebay_policy::share::{Policy, Tariff};
 use forebay_policy::{Cost, Mode};
 use forebay_store::{Batch, Store};
 use forebay_wire::Key;
@@ -35,6 +36,7 @@ pub(crate) struct Service {
     pub(crate) members: Box<dyn Membership>,
     pub(crate) turns: Arc<Turns>,
     pub(crate) circle: Circle,
+    pub(crate) standing: Standing,
     pub(crate) sessions: Sessions,
     pub(crate) opens: Arc<Opens>,
     pub(crate) grace: Grace,
@@ -80,13 +82,16 @@ impl Service {
         let union = backend.map(|backend| Arc::new(Union::new(backend, store.meta().clone())));
         let opens = Opens::new(limits.opens, Box::new(Undertaker(store.clone(), union.clone())));
         let grace = Grace::begin(&opens, store.names().orphans()?, store.names().first_id());
-        let turns = Turns::new(rules(&config, &key::random()?));
+        let now = store.data().now();
+        let (standing, policy, set) = Standing::open(store.meta().clone(), &config.policy, now)?;
+        let turns = Turns::new(rules(&config, policy, &key::random()?));
         let service = Service {
             key: key::open_or_create(&config.key_path())?,
             seal: seal(&store)?,
             union,
             members,
-            circle: Circle::new(&config),
+            circle: Circle::new(&config, set),
+            standing,
             sessions: Sessions::new(limits.sessions, limits.session_opens),
             opens,
             grace,
@@ -140,10 +145,10 @@ impl Service {
 }
 
 /// The rules of turns that a configuration asks for.
-fn rules(config: &Config, seed: &[u8; 32]) -> Rules {
+fn rules(config: &Config, policy: Policy, seed: &[u8; 32]) -> Rules {
     let (seed, _) = seed.split_first_chunk::<8>().expect("32 bytes");
     Rules {
-        policy: config.policy.clone(),
+        policy,
         discipline: config.scheduler,
         device: config.device_rate,
         tariff: Tariff { operation: Cost(config.operation_cost.0) },
