@@ -6,6 +6,7 @@ mod files;
 mod mount;
 mod names;
 mod planning;
+mod run;
 mod server;
 mod settings;
 mod sharing;
