@@ -1,12 +1,10 @@
 //! Whether this process is one of many that were started alike. Pure.
 
-/// Where a launcher says which of how many processes this is.
-const LAUNCHERS: [(&str, &str); 6] = [
+/// Where a launcher says which of how many processes this is. PALS and Flux speak PMI too.
+const LAUNCHERS: [(&str, &str); 4] = [
     ("PMI_RANK", "PMI_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PALS_RANKID", "PALS_SIZE"),
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-    ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
     // A batch script has a number too, but only what `srun` has started has this count.
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 ];
@@ -37,10 +35,9 @@ mod tests {
             ("PMI_RANK=2 PMI_SIZE=4", Some((2, 4))),
             ("PMI_RANK=0 PMI_SIZE=1", None),
             ("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2", Some((0, 2))),
-            ("PALS_RANKID=7 PALS_SIZE=8", Some((7, 8))),
+            ("PALS_RANKID=7 PMI_RANK=7 PMI_SIZE=8", Some((7, 8))),
             ("SLURM_PROCID=0 SLURM_NTASKS=64", None),
             ("SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=64", Some((3, 64))),
-            ("FLUX_TASK_RANK=1 FLUX_JOB_SIZE=2", Some((1, 2))),
             ("PMI_RANK=x PMI_SIZE=4", None),
         ] {
             let get = |name: &str| {
