@@ -4,6 +4,7 @@ mod demo;
 mod errors;
 mod files;
 mod mount;
+mod mpi;
 mod names;
 mod planning;
 mod run;
