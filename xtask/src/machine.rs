@@ -55,6 +55,17 @@ const PACKAGES: &[Package] = &[
     },
     Package { name: "fuse3", proof: Proof::Program("fusermount3"), why: "mounts of users who are not root" },
     Package { name: "rsync", proof: Proof::Program("rsync"), why: "an unmodified program on a mount" },
+    Package { name: "gfortran", proof: Proof::Program("gfortran"), why: "parallel programs in Fortran" },
+    Package {
+        name: "libhdf5-mpich-dev",
+        proof: Proof::Program("h5pcc.mpich"),
+        why: "parallel programs and HDF5, with the MPI-IO of mpich, which it brings",
+    },
+    Package {
+        name: "libhdf5-openmpi-dev",
+        proof: Proof::Program("h5pcc.openmpi"),
+        why: "the same of Open MPI",
+    },
     Package { name: "sqlite3", proof: Proof::Program("sqlite3"), why: "an unmodified program on a mount" },
 ];
 

@@ -8,6 +8,8 @@
 //! files     tmpfs and the disk's page cache
 //! through   the client's reads and writes
 //! names     create, stat, unlink
+//! programs  an unmodified program, through the preload library and the mount
+//! pass      the plainest mount, for comparison
 //! writers   many writers of one file, and of one each
 //! board     figures gathered, medians
 //! report    tables, bars, JSON
@@ -31,7 +33,9 @@ mod far;
 mod files;
 mod names;
 mod near;
+mod pass;
 mod plan;
+mod programs;
 mod report;
 mod through;
 mod writers;
@@ -39,12 +43,13 @@ mod writers;
 use crate::board::Board;
 use crate::near::Near;
 use crate::plan::{Plan, Section};
+use crate::programs::Programs;
 use std::process::ExitCode;
 
 /// What can go wrong in a benchmark ends it, with words for a person.
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-const USAGE: &str = "usage: forebay-bench io [--quick] [--json] [data] [names] [writers]";
+const USAGE: &str = "usage: forebay-bench io [--quick] [--json] [data] [names] [writers] [programs]";
 
 enum Command {
     Io { plan: Plan, json: bool },
@@ -84,6 +89,7 @@ fn parse(words: &[String]) -> Result<Command, String> {
                     "data" => sections.push(Section::Data),
                     "names" => sections.push(Section::Names),
                     "writers" => sections.push(Section::Writers),
+                    "programs" => sections.push(Section::Programs),
                     other => return Err(format!("unknown word {other:?}")),
                 }
             }
@@ -97,6 +103,7 @@ fn parse(words: &[String]) -> Result<Command, String> {
 
 fn io(plan: &Plan, json: bool) -> Outcome {
     let near = Near::start()?;
+    let programs = if plan.has(Section::Programs) { Programs::start(&near)? } else { None };
     let mut board = Board::default();
     for round in 0..=plan.rounds {
         // The first warms up: caches, page tables, regions that were never touched.
@@ -114,6 +121,9 @@ fn io(plan: &Plan, json: bool) -> Outcome {
         }
         if plan.has(Section::Writers) {
             writers::run(&near, plan.shared, &mut board)?;
+        }
+        if let Some(programs) = &programs {
+            plan.sizes.iter().try_for_each(|&size| programs.run(size, &mut board))?;
         }
         if round == 0 {
             board = Board::default();

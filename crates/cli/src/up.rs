@@ -201,6 +201,11 @@ fn fitting(store: &Path, medium: Medium) -> Bytes {
     Bytes(fits >> 20 << 20)
 }
 
+/// A buffer in memory that fits the machine.
+pub(crate) fn fitting_memory() -> Bytes {
+    fitting(Path::new("/"), Medium::Memory)
+}
+
 /// Memory that can be had without swapping.
 pub(crate) fn available_memory() -> Option<Bytes> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;

@@ -65,6 +65,7 @@ fn engine() -> std::result::Result<&'static Engine, Errno> {
         None => {
             let engine: &'static Engine = Box::leak(Box::new(start()?));
             ENGINE.store(std::ptr::from_ref(engine).cast_mut(), Ordering::Release);
+            crate::counts::join();
             Ok(engine)
         }
     })
@@ -134,6 +135,17 @@ impl Drop for Finish<'_> {
 
 /// Asks the service, and waits for the answer.
 pub(crate) fn run<'a, T, F>(make: impl FnOnce(&'static Engine) -> F) -> std::result::Result<T, Errno>
+where
+    T: Send + 'a,
+    F: Future<Output = Result<T>> + Send + 'a,
+{
+    let counted = crate::counts::Counted::begin();
+    let result = ask(make);
+    counted.end(&result);
+    result
+}
+
+fn ask<'a, T, F>(make: impl FnOnce(&'static Engine) -> F) -> std::result::Result<T, Errno>
 where
     T: Send + 'a,
     F: Future<Output = Result<T>> + Send + 'a,

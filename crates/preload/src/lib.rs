@@ -6,7 +6,7 @@
 //! ```text
 //! hook, errno, kernel     how a function is taken over; what an error becomes; system calls as such
 //! life, quiet, lock       forks, signals, and locks that survive them
-//! engine, exit            the client and its threads; closing
+//! engine, exit, counts    the client and its threads; closing; time spent there
 //! backing, table, open    open files: the kernel's part, this process's table, the service's part
 //! path, place, cwd        which paths are ours, and where they lead
 //! canonical, private      paths without links; a directory of the user's own
@@ -31,6 +31,7 @@ mod attributes;
 mod backing;
 mod canonical;
 mod copy;
+mod counts;
 mod cwd;
 mod data;
 mod descriptors;

@@ -22,6 +22,8 @@ pub(crate) struct Config {
     pub(crate) service: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) log: Log,
+    /// The page in which a run is counted.
+    pub(crate) counts: Option<std::ffi::OsString>,
 }
 
 /// Which life this is: another in every forked child.
@@ -132,6 +134,7 @@ pub(crate) fn config() -> &'static Config {
             service: text("FOREBAY_SERVICE"),
             key: text("FOREBAY_KEY"),
             log: Log::named(log.as_deref()),
+            counts: std::env::var_os(forebay_client::COUNTS_VARIABLE).filter(|path| !path.is_empty()),
         }
     })
 }
