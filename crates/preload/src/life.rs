@@ -5,7 +5,7 @@
 //! page; they are known by their process id, and never change what they share.
 
 use crate::log::Log;
-use crate::{backing, path, stdio};
+use crate::{backing, path, stdio, table};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
@@ -83,6 +83,11 @@ fn reborn(page: &AtomicU64) -> u64 {
         Ok(_) => {
             LATEST.store(next, Ordering::Relaxed);
             PID.store(pid(), Ordering::Relaxed);
+            // The parent's connections would stay open here after its end.
+            table::forget_hidden(|fd| {
+                // SAFETY: a descriptor of the parent's library, of which nothing is left here.
+                unsafe { rustix::io::close(fd) };
+            });
             next
         }
         Err(now) => now,
