@@ -86,7 +86,7 @@ impl Session {
     async fn open_now(self: Arc<Session>, who: Who, request: Request) -> Result<Opened> {
         let life = self.opens.lives.load(Ordering::SeqCst);
         let (token, attr, created) = match self.call(&who, &request).await? {
-            Reply::Opened { token, attr, created } => (token, attr, created),
+            Reply::Opened { token, attr, created, .. } => (token, attr, created),
             other => return Err(unexpected(&request, &other)),
         };
         let slot = self.opens.next.fetch_add(1, Ordering::Relaxed);

@@ -12,6 +12,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
     match request {
         Request::Ping
         | Request::Walk { .. }
+        | Request::Jump { .. }
         | Request::GetAttr { .. }
         | Request::SetAttr { .. }
         | Request::Open { .. }

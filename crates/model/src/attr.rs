@@ -1,6 +1,6 @@
 //! What is known about a file besides its bytes.
 
-use crate::{FileId, Gid, ServerId, Time, Uid};
+use crate::{FileId, Gid, ServerId, Span, Time, Uid};
 use serde::{Deserialize, Serialize};
 
 /// What an entry is.
@@ -65,6 +65,46 @@ pub struct Layout {
     pub servers: Vec<ServerId>,
     /// Bytes in a stripe.
     pub stripe: u64,
+}
+
+impl Layout {
+    /// Everything on one server.
+    #[must_use]
+    pub fn whole(server: ServerId, stripe: u64) -> Layout {
+        Layout { servers: vec![server], stripe }
+    }
+
+    /// The only server, where there is only one.
+    #[must_use]
+    pub fn only(&self) -> Option<ServerId> {
+        match self.servers[..] {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
+    /// A range in order, cut where another server goes on.
+    pub fn pieces(&self, span: Span) -> impl Iterator<Item = (ServerId, Span)> + '_ {
+        let mut at = span.start;
+        std::iter::from_fn(move || {
+            if at >= span.end {
+                return None;
+            }
+            let (start, server) = (at, self.server_at(at));
+            at = match self.only() {
+                Some(_) => span.end,
+                None => (at / self.stripe + 1).saturating_mul(self.stripe).min(span.end),
+            };
+            Some((server, Span::new(start, at)))
+        })
+    }
+
+    /// The server that holds the byte at an offset.
+    #[must_use]
+    pub fn server_at(&self, offset: u64) -> ServerId {
+        let stripe = offset / self.stripe.max(1);
+        self.servers[(stripe % self.servers.len() as u64) as usize]
+    }
 }
 
 /// A time to set.

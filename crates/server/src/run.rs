@@ -7,7 +7,7 @@ use crate::members::Fixed;
 use crate::service::{Service, stopped};
 use crate::transport::Listener;
 use forebay_backend::{Backend, Nothing};
-use forebay_model::{Error, ErrorKind, Gid, Result, Uid};
+use forebay_model::{Error, ErrorKind, Gid, Member, Members, Result, Uid};
 use forebay_store::{Store, StoreConfig};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -76,7 +76,7 @@ impl Server {
         }
         let recovery = store.recovery();
         tracing::info!(store = %config.store.display(), start = ?store.start(), ?recovery, "the store is open");
-        let members = Box::new(Fixed::new([config.server]));
+        let members = Box::new(Fixed::new(alone(&config)?));
         let service = Arc::new(Service::new(config, (store, begin.elapsed()), backend, members)?);
         let (ready, is_ready) = mpsc::channel();
         let stopper = Stopper(service.stopper());
@@ -180,8 +180,8 @@ async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Resul
         tcp: listeners.iter().find_map(Listener::tcp_address),
         key: config.key_path(),
     };
-    let (members, epoch) = (service.members.members(), service.members.epoch());
-    tracing::info!(?addresses, ?members, epoch, "serving");
+    let members = service.members.members();
+    tracing::info!(?addresses, ?members, "serving");
     // Whoever started the server may have lost interest; it serves all the same until it is stopped.
     let _ = ready.send(addresses);
 
@@ -290,4 +290,12 @@ fn tidy(service: &Service) {
             std::thread::sleep(TIDY);
         }
     }
+}
+
+/// A service of one server.
+fn alone(config: &Config) -> Result<Members> {
+    let address = format!("tcp:{}", config.listen);
+    let socket = Some(config.socket_path().display().to_string());
+    let one = Member { server: config.server, address, socket };
+    Members::new(1, vec![one]).map_err(|why| Error::new(ErrorKind::Invalid, why))
 }

@@ -19,7 +19,7 @@ pub use frame::{FrameKind, HEADER, Header, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD,
 pub use fuzz::fuzz;
 pub use hello::{Channel, Greeting, Hello, Proof, VERSION, Welcome};
 pub use message::{
-    Answer, At, Call, Entry, Exchange, IfExists, JobState, JobStatus, PeerStatus, RecoverySummary,
+    Answer, At, Call, Entry, Exchange, IfExists, JobState, JobStatus, Known, PeerStatus, RecoverySummary,
     RegionCounts, RenameMode, Reply, Request, Sample, Sharing, Status, Token, XattrMode,
 };
 pub use seal::{Key, client_proof, same_proof, server_proof};

@@ -1,7 +1,7 @@
 //! Everything that can be asked, and every answer.
 
 use forebay_model::{
-    Access, Attr, Change, Error, FileId, FileKind, Identity, Incarnation, Job, JobId, Name, ServerId,
+    Access, Attr, Change, Error, FileId, FileKind, Identity, Incarnation, Job, JobId, Layout, Name, ServerId,
     Special, Stamp, Uid, Usage,
 };
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,15 @@ pub enum At {
     Offset(u64),
     /// At the end of the file, whatever others append meanwhile.
     End,
+}
+
+/// Where the beginning of a path led when it was last walked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Known {
+    /// So many bytes of the path: names, single slashes between them, nothing else.
+    pub len: u16,
+    /// The directory they led to.
+    pub dir: FileId,
 }
 
 /// How an existing entry is treated by [`Request::Create`].
@@ -309,6 +318,16 @@ pub enum Request {
         /// Its least length.
         size: u64,
     },
+    /// Walk a path from the root whose beginning is known: one request, if it still leads there. If not, the answer
+    /// says from where to go on.
+    Jump {
+        /// As in `Walk`.
+        path: Vec<u8>,
+        /// As in `Walk`.
+        follow: bool,
+        /// What is known.
+        known: Known,
+    },
     /// Make a pipe, socket or device.
     MakeSpecial {
         /// In which directory.
@@ -340,12 +359,26 @@ pub enum Reply {
         /// What is left of the path behind it; empty if the link was the last part.
         rest: Vec<u8>,
     },
+    /// The path goes on at the server that is home to the next name.
+    Elsewhere {
+        /// The directory it has come to.
+        dir: FileId,
+        /// What is left of it.
+        rest: Vec<u8>,
+    },
+    /// The name leads to a file of which another server has the attributes, and which has to be asked for there.
+    At {
+        /// The file.
+        file: FileId,
+    },
     /// An open file.
     Opened {
         /// The proof.
         token: Token,
         /// Its attributes.
         attr: Attr,
+        /// Which servers hold its bytes.
+        layout: Layout,
         /// Whether it was made by this request.
         created: bool,
     },

@@ -187,6 +187,15 @@ async fn greet(
         incarnation: Incarnation(1),
         uid: Uid(0),
         max_payload: world.max_payload,
+        members: forebay_model::Members::new(
+            1,
+            vec![forebay_model::Member {
+                server: ServerId(0),
+                address: "tcp:fake:1".to_owned(),
+                socket: None,
+            }],
+        )
+        .unwrap(),
         session_millis: world.session_millis,
         seal: None,
     };
@@ -284,9 +293,12 @@ fn sensible(world: &World, request: &Request, payload: &[u8]) -> (Answer, Vec<u8
         }
         Request::Walk { .. } => Reply::Found(attr),
         Request::GetAttr { .. } | Request::MakeDir { .. } => Reply::Attr(attr),
-        Request::Open { .. } | Request::Create { .. } | Request::Reopen { .. } => {
-            Reply::Opened { token: token(), attr, created: false }
-        }
+        Request::Open { .. } | Request::Create { .. } | Request::Reopen { .. } => Reply::Opened {
+            token: token(),
+            attr,
+            layout: forebay_model::Layout::whole(forebay_model::ServerId(1), 4 << 20),
+            created: false,
+        },
         Request::Write { at, .. } => {
             let offset = match at {
                 At::Offset(offset) => *offset,

@@ -57,6 +57,7 @@ impl Service {
         match request {
             Request::Ping => Ok(Reply::Done),
             Request::Walk { dir, path, follow } => self.walk(caller, dir, &path, follow),
+            Request::Jump { path, follow, .. } => self.walk(caller, FileId::ROOT, &path, follow),
             Request::GetAttr { file } => self.get_attr(caller, file),
             Request::SetAttr { file, change } => self.set_attr(caller, file, &change),
             Request::Open { file, access, truncate } => self.open(caller, file, access, truncate),

@@ -5,7 +5,7 @@ use crate::members::check_maker;
 use crate::opens::Hold;
 use crate::service::{Caller, Service};
 use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Layout, Name, Result};
-use forebay_store::Inode;
+use forebay_store::{Body, Inode};
 use forebay_wire::{Answer, IfExists, Reply, Token};
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl Service {
         self.opens.check_room()?;
         caller.session.check_room()?;
         for _ in 0..TRIES {
-            let layout = Layout { servers: vec![self.config.server], stripe: STRIPE };
+            let layout = Layout::whole(self.config.server, STRIPE);
             let (names, incarnation) = (self.store.names(), self.store.incarnation());
             match names.create_file(&caller.who, dir, name, mode, layout, incarnation, self.now()) {
                 Ok((file, _)) => {
@@ -47,7 +47,7 @@ impl Service {
                         note_set_id(&hold, &inode);
                         let token = self.seal(caller, file, access);
                         caller.session.insert(token, hold)?;
-                        return Ok(Reply::Opened { token, attr: self.attr(file, &inode)?, created: true });
+                        return self.opened_reply(token, &inode, true);
                     }
                 }
                 Err(error) if error.kind() != ErrorKind::Exists || if_exists == IfExists::Refuse => {
@@ -108,7 +108,15 @@ impl Service {
         caller.session.insert(token, hold)?;
         // Cutting it may have taken set-id bits away.
         let after = if truncate { &self.store.names().inode(file).map_err(vanished)? } else { inode };
-        Ok(Reply::Opened { token, attr: self.attr(file, after)?, created: false })
+        self.opened_reply(token, after, false)
+    }
+
+    fn opened_reply(&self, token: Token, inode: &Inode, created: bool) -> Answer {
+        let layout = match &inode.body {
+            Body::File { layout, .. } => layout.clone(),
+            _ => Layout::whole(self.config.server, STRIPE),
+        };
+        Ok(Reply::Opened { token, attr: self.attr(token.file, inode)?, layout, created })
     }
 
     fn seal(&self, caller: &Caller, file: FileId, access: Access) -> Token {
@@ -120,7 +128,7 @@ impl Service {
     pub(super) fn reopen(&self, caller: &Caller, token: &Token) -> Answer {
         let _hold = self.claim(caller, token, Access::default())?;
         let inode = self.store.names().inode(token.file).map_err(vanished)?;
-        Ok(Reply::Opened { token: *token, attr: self.attr(token.file, &inode)?, created: false })
+        self.opened_reply(*token, &inode, false)
     }
 
     pub(super) fn close(&self, caller: &Caller, token: &Token) -> Answer {

@@ -1,13 +1,13 @@
 //! One sample of every message.
 
 use forebay_model::{
-    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Job, Name,
-    ServerId, SetTime, Special, Stamp, Time, Uid, Usage,
+    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Job, Layout,
+    Member, Members, Name, ServerId, SetTime, Special, Stamp, Time, Uid, Usage,
 };
 use forebay_wire::{
     Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Hello, IfExists, JobState, JobStatus,
-    PeerStatus, Proof, RecoverySummary, RegionCounts, RenameMode, Reply, Request, Sample, Sharing, Status,
-    Token, VERSION, Welcome, XattrMode, frame,
+    Known, PeerStatus, Proof, RecoverySummary, RegionCounts, RenameMode, Reply, Request, Sample, Sharing,
+    Status, Token, VERSION, Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -42,12 +42,19 @@ pub(crate) fn hello() -> Hello {
     Hello { version: VERSION, channel: Channel::Data, client: 0x1234_5678, job: job(), nonce: [7; 32] }
 }
 
+fn members() -> Members {
+    let member =
+        Member { server: ServerId(0), address: "tcp:host:1".to_owned(), socket: Some("/run/fb".to_owned()) };
+    Members::new(3, vec![member]).unwrap()
+}
+
 pub(crate) fn greetings() -> Vec<Greeting> {
     let welcome = Welcome {
         server: ServerId(0),
         incarnation: Incarnation(u128::MAX),
         uid: Uid(1000),
         max_payload: 4 << 20,
+        members: members(),
         session_millis: 30_000,
         seal: None,
     };
@@ -65,6 +72,7 @@ pub(crate) fn requests() -> Vec<Request> {
     vec![
         Request::Ping,
         Request::Walk { dir, path: b"a/../b//c".to_vec(), follow: true },
+        Request::Jump { path: b"a/b/c".to_vec(), follow: true, known: Known { len: 3, dir } },
         Request::GetAttr { file },
         Request::SetAttr { file, change },
         Request::Open { file, access: Access::READ, truncate: false },
@@ -182,7 +190,14 @@ pub(crate) fn replies() -> Vec<Reply> {
         Reply::Attr(attr()),
         Reply::Found(attr()),
         Reply::Link { dir: FileId::ROOT, target: b"/abs".to_vec(), rest: b"x/y".to_vec() },
-        Reply::Opened { token: token(), attr: attr(), created: true },
+        Reply::Opened {
+            token: token(),
+            attr: attr(),
+            layout: Layout::whole(ServerId(3), 4096),
+            created: true,
+        },
+        Reply::Elsewhere { dir: FileId(7), rest: b"b/c".to_vec() },
+        Reply::At { file: FileId(9) },
         Reply::Target(b"t".to_vec()),
         Reply::Entries { entries: vec![entry(None), entry(Some(attr()))], next: Some(12) },
         Reply::Value(vec![1, 2, 3]),
