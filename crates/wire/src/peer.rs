@@ -16,15 +16,27 @@ pub enum PeerRequest {
         /// What is asked.
         ask: Vec<u8>,
     },
+    /// Something about names that somebody wants done, in the store's own words.
+    Carry {
+        /// What.
+        ask: Vec<u8>,
+    },
+    /// What do your entries add to the attributes of a directory?
+    Share {
+        /// Which.
+        dir: FileId,
+    },
     /// Is this token good, and what has its holder to know?
     Vouch {
         /// The token.
         token: Token,
     },
-    /// What do you hold of these files' bytes?
+    /// What do you hold of a file's bytes?
     Facts {
-        /// Which files.
-        files: Vec<FileId>,
+        /// Which file.
+        file: FileId,
+        /// Whether nobody has it open any more: whoever still thinks so has to be vouched for again.
+        closed: bool,
     },
     /// Change the length of what you hold of a file, or turn a range into zeros.
     Resize {
@@ -33,10 +45,10 @@ pub enum PeerRequest {
         /// How.
         resize: Resize,
     },
-    /// Nobody can ever reach these files again.
+    /// Nobody can ever reach this file again.
     Forget {
         /// Which.
-        files: Vec<FileId>,
+        file: FileId,
     },
     /// Somebody other than the superuser changes the bytes of this file: take its set-id bits away.
     DropSetId {
@@ -69,8 +81,15 @@ pub enum PeerReply {
     },
     /// The token is good.
     Vouched(Vouched),
-    /// In the order of the question.
-    Facts(Vec<Held>),
+    /// What is held of the file.
+    Facts(Held),
+    /// What the entries add to the directory.
+    Share {
+        /// So many directories.
+        subdirs: u32,
+        /// Their last change.
+        touched: Option<Stamp>,
+    },
     /// Those of the files asked for that are there, or may be.
     Files(Vec<FileId>),
 }
@@ -110,8 +129,6 @@ pub struct Vouched {
     pub lost_below: u64,
     /// Whether the file has a set-id bit.
     pub set_id: bool,
-    /// Whether the asker alone holds the file's bytes.
-    pub alone: bool,
 }
 
 /// What a server holds of a file.
@@ -123,8 +140,6 @@ pub struct Held {
     pub touched: Option<Stamp>,
     /// Bytes in the buffer.
     pub buffered: u64,
-    /// Bytes below this offset that are not found are lost.
-    pub lost_below: u64,
 }
 
 /// How a file's length changes.

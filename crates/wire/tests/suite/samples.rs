@@ -151,11 +151,13 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
         }),
         PeerRequest::Beat,
         PeerRequest::Names { ask: vec![1, 2] },
+        PeerRequest::Carry { ask: vec![3] },
+        PeerRequest::Share { dir: FileId::ROOT },
         PeerRequest::Vouch { token: token() },
-        PeerRequest::Facts { files: files.clone() },
+        PeerRequest::Facts { file, closed: true },
         PeerRequest::Resize { file, resize: Resize::To(5) },
         PeerRequest::Resize { file, resize: Resize::Punch { start: 1, end: u64::MAX } },
-        PeerRequest::Forget { files: files.clone() },
+        PeerRequest::Forget { file },
         PeerRequest::DropSetId { file },
         PeerRequest::HasSetId { file },
         PeerRequest::Known { files },
@@ -163,7 +165,7 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
 }
 
 pub(crate) fn peer_replies() -> Vec<PeerReply> {
-    let held = Held { size: 1 << 40, touched: Some(Stamp(8)), buffered: 4096, lost_below: 0 };
+    let held = Held { size: 1 << 40, touched: Some(Stamp(8)), buffered: 4096 };
     vec![
         PeerReply::Done,
         PeerReply::Names { told: vec![3] },
@@ -174,8 +176,9 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
             replaced: 1,
             next_id: FileId::made_by(ServerId(2), 99),
         }),
-        PeerReply::Vouched(Vouched { lost_below: u64::MAX, set_id: true, alone: false }),
-        PeerReply::Facts(vec![held, Held::default()]),
+        PeerReply::Vouched(Vouched { lost_below: u64::MAX, set_id: true }),
+        PeerReply::Facts(held),
+        PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
         PeerReply::Files(vec![FileId(9)]),
     ]
 }
