@@ -116,8 +116,8 @@ pub struct Met {
     pub incarnation: Incarnation,
     /// Whether it has joined the service with this store.
     pub joined: bool,
-    /// How often the store of the one that introduced itself was replaced.
-    pub replaced: u16,
+    /// How often the store of the one that introduced itself was replaced; `None` if it was not known before.
+    pub replaced: Option<u16>,
     /// The first id that it has not handed out.
     pub next_id: FileId,
 }

@@ -29,7 +29,7 @@ impl Service {
             scheduler: self.config.scheduler.to_string(),
             device_rate: self.config.device_rate.map_or(0, |rate| rate.0),
             lambda_millis: u64::try_from(self.config.lambda.as_millis()).unwrap_or(u64::MAX),
-            peers: self.circle.peers(&self.config.peers, &policy),
+            peers: self.circle.peers(&self.lines, &policy),
             policy,
         }
     }

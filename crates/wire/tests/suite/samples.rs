@@ -173,7 +173,7 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
             server: ServerId(2),
             incarnation: Incarnation(9),
             joined: false,
-            replaced: 1,
+            replaced: Some(1),
             next_id: FileId::made_by(ServerId(2), 99),
         }),
         PeerReply::Vouched(Vouched { lost_below: u64::MAX, set_id: true }),
