@@ -1,6 +1,6 @@
 //! Attributes, and who may change them.
 
-use super::{Inode, Names, SET_GID, SET_UID, demand, is_owner, no_file};
+use super::{Attempt, Inode, Names, SET_GID, SET_UID, demand, is_owner};
 use forebay_model::{
     Access, Change, Error, ErrorKind, FileId, FileKind, Identity, Result, SetTime, Stamp, Time,
 };
@@ -28,27 +28,6 @@ impl Names {
         Ok(inode)
     }
 
-    /// Fails unless `who` could have come to this file by a path: by one of its names, with search permission on
-    /// every directory from the root down. For requests that name a file by nothing but its id.
-    pub fn reach(&self, who: &Identity, file: FileId) -> Result<()> {
-        let inode = self.inode(file)?;
-        if inode.kind() == FileKind::Directory {
-            return self.reach_directory(who, file);
-        }
-        let mut refusal = no_file(file);
-        for &dir in &inode.parents {
-            let reached = self
-                .directory(dir)
-                .and_then(|inode| demand(who, dir, &inode, Access::EXECUTE))
-                .and_then(|()| self.reach_directory(who, dir));
-            match reached {
-                Ok(()) => return Ok(()),
-                Err(error) => refusal = error,
-            }
-        }
-        Err(refusal)
-    }
-
     /// What a symbolic link says.
     pub fn read_link(&self, file: FileId) -> Result<Vec<u8>> {
         match self.inode(file)?.body {
@@ -58,7 +37,7 @@ impl Names {
     }
 
     /// Changes attributes, all that are asked for or none.
-    pub fn set_attr(&self, who: &Identity, file: FileId, change: &Change, now: Stamp) -> Result<Inode> {
+    pub fn set_attr(&self, who: &Identity, file: FileId, change: &Change, now: Stamp) -> Attempt<Inode> {
         let _held = self.locks.hold(&[file]);
         let mut edit = self.edit();
         let inode = edit.inode(file)?;
@@ -68,6 +47,9 @@ impl Names {
         demand_owner_change(who, file, inode, change)?;
         demand_mode_change(who, file, inode, change)?;
         demand_time_change(who, file, inode, change)?;
+        if self.is_several() && inode.kind() == FileKind::Directory && is_seen_by_others(change) {
+            self.copies.demand_none_lent(file)?;
+        }
         apply(who, inode, change, now);
         let result = inode.clone();
         edit.commit()?;
@@ -92,13 +74,11 @@ impl Names {
         inode.changed(now);
         edit.commit()
     }
+}
 
-    fn reach_directory(&self, who: &Identity, dir: FileId) -> Result<()> {
-        if who.is_root() {
-            return Ok(());
-        }
-        self.climb(dir, |id, inode| demand(who, id, inode, Access::EXECUTE).map(|()| true))
-    }
+/// Whether copies of a directory would no longer be true.
+fn is_seen_by_others(change: &Change) -> bool {
+    change.mode.is_some() || change.uid.is_some() || change.gid.is_some()
 }
 
 fn apply(who: &Identity, inode: &mut Inode, change: &Change, now: Stamp) {
@@ -129,7 +109,7 @@ fn apply(who: &Identity, inode: &mut Inode, change: &Change, now: Stamp) {
         inode.mtime = moment(mtime);
         inode.mtime_set = now;
     }
-    if change.mode.is_some() || change.uid.is_some() || change.gid.is_some() {
+    if is_seen_by_others(change) {
         inode.new_epoch();
     }
     inode.changed(now);

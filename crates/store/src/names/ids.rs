@@ -5,7 +5,7 @@ use crate::meta::{Batch, Kv};
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
 use std::sync::{Mutex, PoisonError};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// How many ids are taken from the store at a time; a restart wastes those that were not used.
 const CHUNK: u64 = 1 << 16;
 /// Ids of a server are below this.
@@ -35,6 +35,15 @@ impl Mark {
     pub(super) fn load(kv: &dyn Kv) -> Result<Mark> {
         let none = "the store holds no namespace: make one with \"forebay up\" in an empty directory";
         let value = kv.get(&key::ids())?.ok_or_else(|| Error::new(ErrorKind::BadStore, none))?;
+        if let Some(&version) = value.first()
+            && version < VERSION
+        {
+            let text = format!(
+                "the namespace has format {version}, and this program knows format {VERSION}: copy the files out with \
+                 the program that made the store, then make a new one"
+            );
+            return Err(Error::new(ErrorKind::BadStore, text));
+        }
         let parts = match value.as_slice() {
             [VERSION, high, low, next @ ..] => next.try_into().ok().map(|next| (*high, *low, next)),
             _ => None,
@@ -69,6 +78,10 @@ impl Ids {
             return Err(Error::new(ErrorKind::BadStore, text));
         }
         Ok(Ids { server, first: mark.next, free: Mutex::new(Free { next: mark.next, end: mark.next }) })
+    }
+
+    pub(super) fn server(&self) -> ServerId {
+        self.server
     }
 
     /// The first id that this process can hand out.
