@@ -40,7 +40,7 @@ impl Service {
         for _ in 0..TRIES {
             let layout = Layout::whole(self.config.server, STRIPE);
             let (names, incarnation) = (self.store.names(), self.store.incarnation());
-            let made = names.create_file(&caller.who, dir, name, mode, layout, incarnation, self.now());
+            let made = names.create_file(&caller.who, dir, name, mode, layout, vec![incarnation], self.now());
             match made.map_err(Error::from) {
                 Ok((file, _)) => {
                     // Whoever makes a file has it open as he likes, whatever its mode.

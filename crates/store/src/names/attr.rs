@@ -1,8 +1,8 @@
 //! Attributes, and who may change them.
 
-use super::{Attempt, Inode, Names, SET_GID, SET_UID, demand, is_owner};
+use super::{Attempt, Body, Extent, Inode, Names, SET_GID, SET_UID, demand, is_owner};
 use forebay_model::{
-    Access, Change, Error, ErrorKind, FileId, FileKind, Identity, Result, SetTime, Stamp, Time,
+    Access, Change, Error, ErrorKind, FileId, FileKind, Identity, Result, SetTime, Stamp, Striping, Time,
 };
 
 impl Names {
@@ -31,7 +31,7 @@ impl Names {
     /// What a symbolic link says.
     pub fn read_link(&self, file: FileId) -> Result<Vec<u8>> {
         match self.inode(file)?.body {
-            super::Body::Symlink { target } => Ok(target),
+            Body::Symlink { target } => Ok(target),
             _ => Err(Error::new(ErrorKind::Invalid, format!("file {file} is not a symbolic link"))),
         }
     }
@@ -54,6 +54,47 @@ impl Names {
         let result = inode.clone();
         edit.commit()?;
         Ok(result)
+    }
+
+    /// Says how files that will be made in a directory are laid out.
+    pub fn set_striping(
+        &self,
+        who: &Identity,
+        dir: FileId,
+        new: Option<Striping>,
+        now: Stamp,
+    ) -> Attempt<Inode> {
+        let _held = self.locks.hold(&[dir]);
+        let mut edit = self.edit();
+        let inode = edit.inode(dir)?;
+        owner_only(who, dir, inode, "layout")?;
+        if self.is_several() {
+            self.copies.demand_none_lent(dir)?;
+        }
+        match &mut inode.body {
+            Body::Directory { striping, .. } => *striping = new,
+            _ => {
+                let text = format!("file {dir} is not a directory: its layout was fixed when it was made");
+                return Err(Error::new(ErrorKind::NotDirectory, text).into());
+            }
+        }
+        inode.new_epoch();
+        inode.changed(now);
+        let result = inode.clone();
+        edit.commit()?;
+        Ok(result)
+    }
+
+    /// Notes what is known of the length of a file whose bytes several servers hold.
+    pub fn note_extent(&self, file: FileId, new: Extent) -> Result<()> {
+        let _held = self.locks.hold(&[file]);
+        let mut edit = self.edit();
+        match &mut edit.inode(file)?.body {
+            Body::File { extent, .. } if *extent == new => return Ok(()),
+            Body::File { extent, .. } => *extent = new,
+            _ => return Err(Error::new(ErrorKind::Invalid, format!("file {file} has no bytes"))),
+        }
+        edit.commit()
     }
 
     /// Somebody other than the superuser changes the bytes of a file: it must no longer run with its owner's or its

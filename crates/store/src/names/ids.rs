@@ -89,6 +89,27 @@ impl Ids {
         FileId::made_by(self.server, self.first.min(END - 1))
     }
 
+    /// Hands out nothing below `count` from now on.
+    pub(super) fn skip(&self, kv: &dyn Kv, count: u64) -> Result<()> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if count <= free.next {
+            return Ok(());
+        }
+        let end = count.min(END).max(free.end);
+        self.mark(kv, end)?;
+        *free = Free { next: count.min(END), end };
+        Ok(())
+    }
+
+    fn mark(&self, kv: &dyn Kv, end: u64) -> Result<()> {
+        let mut batch = Batch::default();
+        batch.put(key::ids(), Mark { server: self.server, next: end }.encode());
+        kv.commit(batch)?;
+        // Bytes in regions carry ids too, and may outlive this mark in a crash of the machine unless it is
+        // durable first: an id given twice would bring them back to life in another file.
+        kv.sync()
+    }
+
     pub(super) fn next(&self, kv: &dyn Kv) -> Result<FileId> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.next == free.end {
@@ -99,12 +120,7 @@ impl Ids {
                     format!("server {} has used all its ids", self.server),
                 ));
             }
-            let mut batch = Batch::default();
-            batch.put(key::ids(), Mark { server: self.server, next: end }.encode());
-            kv.commit(batch)?;
-            // Bytes in regions carry ids too, and may outlive this mark in a crash of the machine unless it is
-            // durable first: an id given twice would bring them back to life in another file.
-            kv.sync()?;
+            self.mark(kv, end)?;
             free.end = end;
         }
         free.next += 1;

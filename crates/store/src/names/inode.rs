@@ -3,7 +3,7 @@
 use super::damaged;
 use super::talk::DirCopy;
 use forebay_model::{
-    Attr, FileId, FileKind, Gid, Incarnation, Layout, Name, Result, Special, Stamp, Time, Uid,
+    Attr, FileId, FileKind, Gid, Incarnation, Layout, Name, Result, Special, Stamp, Striping, Time, Uid,
 };
 use serde::{Deserialize, Serialize};
 
@@ -44,8 +44,10 @@ pub enum Body {
     File {
         /// Which servers hold its bytes.
         layout: Layout,
-        /// Which lives of their stores.
+        /// Which lives of their stores, in the same order.
         incarnations: Vec<Incarnation>,
+        /// What is known of its length while several servers hold its bytes.
+        extent: Extent,
     },
     /// A directory.
     Directory {
@@ -53,6 +55,8 @@ pub enum Body {
         epoch: u64,
         /// What it is called in its parent; the root has no name.
         name: Option<Name>,
+        /// How the files that are made in it are laid out, if that was said.
+        striping: Option<Striping>,
     },
     /// A symbolic link.
     Symlink {
@@ -64,6 +68,17 @@ pub enum Body {
         /// Which.
         special: Special,
     },
+}
+
+/// What the inode of a file says about its length. With one server in the layout, that server knows.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Extent {
+    /// It has at least so many bytes.
+    pub least: u64,
+    /// The last write that was noted.
+    pub touched: Option<Stamp>,
+    /// Whether somebody may have written since; then the servers of the layout have to be asked.
+    pub unsettled: bool,
 }
 
 /// What the data knows about a file, and the homes of its entries about a directory.
@@ -154,12 +169,12 @@ impl Inode {
 
     /// What others may know of a directory.
     pub(super) fn copy(&self) -> DirCopy {
-        let (epoch, name) = match &self.body {
-            Body::Directory { epoch, name } => (*epoch, name.clone()),
-            _ => (0, None),
+        let (epoch, name, striping) = match &self.body {
+            Body::Directory { epoch, name, striping } => (*epoch, name.clone(), *striping),
+            _ => (0, None, None),
         };
         let parent = self.parent().unwrap_or(FileId::ROOT);
-        DirCopy { mode: self.mode, uid: self.uid, gid: self.gid, parent, name, epoch }
+        DirCopy { mode: self.mode, uid: self.uid, gid: self.gid, parent, name, striping, epoch }
     }
 
     /// Notes what a directory is called from now on.
@@ -202,12 +217,18 @@ impl Inode {
     }
 
     fn is_sane(&self) -> bool {
-        let names = match self.body {
+        let names = match &self.body {
             Body::Directory { .. } => self.parents.len() == 1,
             _ => self.parents.len() <= MAX_LINKS,
         };
+        let layout = match &self.body {
+            Body::File { layout, incarnations, .. } => {
+                !layout.servers.is_empty() && layout.servers.len() == incarnations.len() && layout.stripe > 0
+            }
+            _ => true,
+        };
         let times = [self.atime, self.mtime, self.ctime];
-        names && self.mode <= 0o7777 && times.iter().all(|time| time.nanos < 1_000_000_000)
+        names && layout && self.mode <= 0o7777 && times.iter().all(|time| time.nanos < 1_000_000_000)
     }
 }
 

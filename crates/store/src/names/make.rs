@@ -1,14 +1,16 @@
 //! New files, directories and links.
 
 use super::key::Target;
-use super::{Attempt, Body, DirCopy, Inode, MAX_LINKS, Names, Obstacle, SET_GID, demand, no_file, taken};
+use super::{
+    Attempt, Body, DirCopy, Extent, Inode, MAX_LINKS, Names, Obstacle, SET_GID, demand, no_file, taken,
+};
 use forebay_model::{
     Access, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Layout, MAX_PATH, Name, Result,
     Special, Stamp,
 };
 
 impl Names {
-    /// Makes an empty file whose bytes will be held by this life of the store.
+    /// Makes an empty file whose bytes will be held by these lives of the stores in its layout.
     #[expect(clippy::too_many_arguments, reason = "each is a different thing that a new file needs to know")]
     pub fn create_file(
         &self,
@@ -17,14 +19,14 @@ impl Names {
         name: &Name,
         mode: u16,
         layout: Layout,
-        incarnation: Incarnation,
+        incarnations: Vec<Incarnation>,
         now: Stamp,
     ) -> Attempt<(FileId, Inode)> {
-        let body = Body::File { layout, incarnations: vec![incarnation] };
+        let body = Body::File { layout, incarnations, extent: Extent::default() };
         self.make(who, dir, name, mode & 0o7777, body, now)
     }
 
-    /// Makes an empty directory.
+    /// Makes an empty directory, whose files are laid out as those of its parent.
     pub fn make_dir(
         &self,
         who: &Identity,
@@ -33,7 +35,7 @@ impl Names {
         mode: u16,
         now: Stamp,
     ) -> Attempt<(FileId, Inode)> {
-        let body = Body::Directory { epoch: 0, name: Some(name.clone()) };
+        let body = Body::Directory { epoch: 0, name: Some(name.clone()), striping: None };
         self.make(who, dir, name, mode & 0o1777, body, now)
     }
 
@@ -113,6 +115,10 @@ impl Names {
         let parent = self.dir(dir)?;
         self.vacant(who, dir, &parent, name)?;
         let (mode, gid) = inherit(who, &parent, mode, &body);
+        let body = match body {
+            Body::Directory { epoch, name, .. } => Body::Directory { epoch, name, striping: parent.striping },
+            other => other,
+        };
         let inode = Inode::new(body, dir, mode, (who.uid, gid), now);
         let kind = inode.kind();
         edit.entries_changed(dir, i32::from(kind == FileKind::Directory), now)?;

@@ -50,7 +50,7 @@ mod xattr;
 
 pub use check::check;
 pub use copies::{Heard, Leased, Question, Withdrawal};
-pub use inode::{Body, Facts, Inode, MAX_LINKS};
+pub use inode::{Body, Extent, Facts, Inode, MAX_LINKS};
 pub use key::Target;
 pub use list::{Entry, MAX_LISTED};
 pub use remove::{Fate, Unlinked};
@@ -114,7 +114,7 @@ impl Names {
         }
         let mut batch = Batch::default();
         if let Some(Root { owner, mode }) = root {
-            let body = Body::Directory { epoch: 0, name: None };
+            let body = Body::Directory { epoch: 0, name: None, striping: None };
             let inode = Inode::new(body, FileId::ROOT, mode & 0o7777, owner, now);
             batch.put(key::inode(FileId::ROOT), inode.encode());
         }
@@ -159,6 +159,11 @@ impl Names {
         self.ids.first()
     }
 
+    /// Ids below this count are never handed out from now on: a former store of this server may have used them.
+    pub fn skip_ids(&self, count: u64) -> Result<()> {
+        self.ids.skip(&*self.kv, count)
+    }
+
     /// The inode of a file.
     pub fn inode(&self, id: FileId) -> Result<Inode> {
         self.find_inode(id)?.ok_or_else(|| no_file(id))
@@ -177,7 +182,7 @@ impl Names {
     }
 
     /// A directory, as it is or as its authority has lent it to us.
-    fn dir(&self, id: FileId) -> Attempt<DirCopy> {
+    pub fn dir(&self, id: FileId) -> Attempt<DirCopy> {
         let Some(around) = self.around.get().filter(|_| !self.is_here(id)) else {
             return Ok(self.directory(id)?.copy());
         };

@@ -2,7 +2,9 @@
 
 use super::key::Target;
 use super::{Inode, RenameMode, damaged};
-use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, Result, ServerId, Stamp, Uid};
+use forebay_model::{
+    Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, Result, ServerId, Stamp, Striping, Uid,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +34,8 @@ pub struct DirCopy {
     pub parent: FileId,
     /// Its name there; the root has none.
     pub name: Option<Name>,
+    /// How files that are made in it are laid out, if that was said.
+    pub striping: Option<Striping>,
     /// Grows with every change of the above.
     pub epoch: u64,
 }
