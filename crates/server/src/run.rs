@@ -8,7 +8,7 @@ use crate::service::{Service, stopped};
 use crate::transport::Listener;
 use forebay_backend::{Backend, Nothing};
 use forebay_model::{Error, ErrorKind, Gid, Member, Members, Result, Uid};
-use forebay_store::{Store, StoreConfig};
+use forebay_store::{Root, Store, StoreConfig};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -140,8 +140,10 @@ fn store_config(config: &Config) -> StoreConfig {
             Medium::Memory => forebay_store::Medium::Memory,
             Medium::Disk => forebay_store::Medium::Disk,
         },
-        owner: (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw())),
-        root_mode: config.root_mode,
+        root: Some(Root {
+            owner: (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw())),
+            mode: config.root_mode,
+        }),
     }
 }
 

@@ -18,7 +18,11 @@ impl Service {
     pub(super) fn set_attr(&self, caller: &Caller, file: FileId, change: &Change) -> Answer {
         self.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
-        let inode = self.store.names().set_attr(&caller.who, file, change, self.now()).map_err(vanished)?;
+        let inode = self
+            .store
+            .names()
+            .set_attr(&caller.who, file, change, self.now())
+            .map_err(|stopped| vanished(stopped.into()))?;
         if inode.mode & SET_ID != 0 {
             self.opens.has_set_id(file);
         }

@@ -119,13 +119,14 @@ impl Service {
             return Ok(());
         }
         // A name would have been looked up: an id that leads nowhere is one that has gone.
-        self.store.names().reach(&caller.who, file).map_err(vanished)
+        self.store.names().reach(&caller.who, file).map_err(|stopped| vanished(stopped.into()))
     }
 
     fn attr(&self, file: FileId, inode: &Inode) -> Result<Attr> {
         let facts = match inode.kind() {
             FileKind::File => self.store.data().facts(file)?,
-            FileKind::Directory | FileKind::Symlink | FileKind::Special(_) => Facts::default(),
+            FileKind::Directory => self.store.names().share(file)?.into(),
+            FileKind::Symlink | FileKind::Special(_) => Facts::default(),
         };
         Ok(inode.attr(file, &facts))
     }

@@ -2,7 +2,7 @@
 
 use crate::service::{Caller, Service};
 use forebay_backend::Place;
-use forebay_model::{Access, Attr, ErrorKind, FileId, Name, Result, Special, may};
+use forebay_model::{Access, Attr, Error, ErrorKind, FileId, Name, Result, Special, may};
 use forebay_store::{Facts, Fate, Unlinked, Walked};
 use forebay_wire::{Answer, Entry, RenameMode, Reply};
 
@@ -12,9 +12,11 @@ const MOST_ENTRIES: u32 = 1024;
 impl Service {
     pub(super) fn walk(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Answer {
         self.reach(caller, dir)?;
-        match self.store.names().walk(&caller.who, dir, path, follow) {
+        match self.store.names().walk(&caller.who, dir, path, follow).map_err(Error::from) {
             Ok(Walked::Found(file, inode)) => Ok(Reply::Found(self.attr(file, &inode)?)),
             Ok(Walked::Link { dir, target, rest }) => Ok(Reply::Link { dir, target, rest }),
+            Ok(Walked::At { file, .. }) => Ok(Reply::At { file }),
+            Ok(Walked::Elsewhere { dir, rest }) => Ok(Reply::Elsewhere { dir, rest }),
             Err(miss) if miss.kind() == ErrorKind::NotFound => {
                 match self.behind(|backend| backend.find(Place { dir, path }))? {
                     Some(attr) => Ok(Reply::Found(attr)),
@@ -67,13 +69,15 @@ impl Service {
     pub(super) fn unlink(&self, caller: &Caller, dir: FileId, name: &Name) -> Answer {
         self.reach(caller, dir)?;
         let here = self.store.names().unlink(&caller.who, dir, name, self.now());
-        self.removed(here, || self.behind(|backend| backend.unlink(place(dir, name))))
+        self.removed(here.map_err(Error::from), || self.behind(|backend| backend.unlink(place(dir, name))))
     }
 
     pub(super) fn remove_dir(&self, caller: &Caller, dir: FileId, name: &Name) -> Answer {
         self.reach(caller, dir)?;
         let here = self.store.names().remove_dir(&caller.who, dir, name, self.now());
-        self.removed(here, || self.behind(|backend| backend.remove_dir(place(dir, name))))
+        self.removed(here.map_err(Error::from), || {
+            self.behind(|backend| backend.remove_dir(place(dir, name)))
+        })
     }
 
     /// What is here is removed first, because here the caller's rights are checked; then what is behind. What is
@@ -116,7 +120,7 @@ impl Service {
             self.now(),
         );
         let behind = || self.behind(|backend| backend.rename(place(dir, name), place(to_dir, to_name)));
-        match here {
+        match here.map_err(Error::from) {
             Ok(replaced) => {
                 replaced.iter().for_each(|unlinked| self.unlinked(unlinked));
                 behind()?;

@@ -40,7 +40,8 @@ impl Service {
         for _ in 0..TRIES {
             let layout = Layout::whole(self.config.server, STRIPE);
             let (names, incarnation) = (self.store.names(), self.store.incarnation());
-            match names.create_file(&caller.who, dir, name, mode, layout, incarnation, self.now()) {
+            let made = names.create_file(&caller.who, dir, name, mode, layout, vec![incarnation], self.now());
+            match made.map_err(Error::from) {
                 Ok((file, _)) => {
                     // Whoever makes a file has it open as he likes, whatever its mode.
                     if let Some((hold, inode)) = self.hold_live(file)? {
@@ -75,7 +76,9 @@ impl Service {
         truncate: bool,
     ) -> Result<Option<Reply>> {
         let names = self.store.names();
-        let Some((file, _)) = unless_gone(names.lookup(&caller.who, dir, name))? else { return Ok(None) };
+        let looked = names.lookup(&caller.who, dir, name).map_err(Error::from);
+        let Some(found) = unless_gone(looked)? else { return Ok(None) };
+        let file = found.file();
         let Some((hold, _)) = self.hold_live(file)? else { return Ok(None) };
         let Some(inode) = unless_gone(names.check_open(&caller.who, file, access))? else { return Ok(None) };
         note_set_id(&hold, &inode);

@@ -250,7 +250,12 @@ impl Data {
         };
         let state = lock(&state);
         self.before.before(file);
-        Ok(Facts { size: state.size, touched: state.touched, buffered: state.index.buffered() })
+        Ok(Facts {
+            size: state.size,
+            touched: state.touched,
+            buffered: state.index.buffered(),
+            ..Facts::default()
+        })
     }
 
     /// Sets the length of a file. The changes in `with` happen together with it.
