@@ -61,11 +61,30 @@ pub struct Attr {
 
 /// Which servers hold a file's bytes, fixed when it is made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
 pub struct Layout {
-    /// The servers, in stripe order.
+    /// The servers, in stripe order; at least one.
     pub servers: Vec<ServerId>,
-    /// Bytes in a stripe.
+    /// Bytes in a stripe; not 0.
     pub stripe: u64,
+}
+
+/// A layout as somebody sent it.
+#[derive(Deserialize)]
+struct Unchecked {
+    servers: Vec<ServerId>,
+    stripe: u64,
+}
+
+impl TryFrom<Unchecked> for Layout {
+    type Error = &'static str;
+
+    fn try_from(sent: Unchecked) -> Result<Layout, &'static str> {
+        match sent.servers.is_empty() || sent.stripe == 0 {
+            true => Err("a layout without servers or stripes"),
+            false => Ok(Layout { servers: sent.servers, stripe: sent.stripe }),
+        }
+    }
 }
 
 impl Layout {
@@ -106,6 +125,15 @@ impl Layout {
         let stripe = offset / self.stripe.max(1);
         self.servers[(stripe % self.servers.len() as u64) as usize]
     }
+}
+
+/// How the files of a directory are to be laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Striping {
+    /// Over so many servers; 0 for all of them.
+    pub width: u16,
+    /// Bytes in a stripe.
+    pub stripe: u64,
 }
 
 /// A time to set.

@@ -2,6 +2,7 @@
 
 use crate::{FileId, Name, ServerId};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Most servers of one service.
@@ -21,10 +22,37 @@ pub struct Member {
 
 /// All servers of a service, in the order of their numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
 pub struct Members {
     /// Grows whenever the list changes.
     epoch: u64,
     list: Vec<Member>,
+}
+
+/// A list as somebody sent it.
+#[derive(Deserialize)]
+struct Unchecked {
+    epoch: u64,
+    list: Vec<Member>,
+}
+
+impl TryFrom<Unchecked> for Members {
+    type Error = String;
+
+    fn try_from(sent: Unchecked) -> Result<Members, String> {
+        Members::new(sent.epoch, sent.list)
+    }
+}
+
+/// For people: `epoch 3: 1 tcp:a:7411, 2 tcp:b:7411`.
+impl fmt::Display for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "epoch {}:", self.epoch)?;
+        for (index, member) in self.list.iter().enumerate() {
+            write!(f, "{} {} {}", if index > 0 { "," } else { "" }, member.server, member.address)?;
+        }
+        Ok(())
+    }
 }
 
 impl Members {
@@ -47,6 +75,18 @@ impl Members {
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether one server is all there is.
+    #[must_use]
+    pub fn is_single(&self) -> bool {
+        self.list.len() == 1
     }
 
     /// All of them, in the order of their numbers.
@@ -113,6 +153,7 @@ mod tests {
             [1, 2, 1].map(|n| Member { server: ServerId(n), address: "a:1".to_owned(), socket: None });
         assert!(Members::new(1, twice.to_vec()).unwrap_err().contains("server 1"));
         assert!(Members::new(1, Vec::new()).is_err());
+        assert_eq!(service(2).to_string(), "epoch 1: 1 tcp:h1:1, 2 tcp:h2:1");
     }
 
     #[test]

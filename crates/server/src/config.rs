@@ -1,7 +1,7 @@
 //! What can be set, and what is taken when it is not.
 
 use crate::human;
-use forebay_model::{Bytes, Error, ErrorKind, Result, ServerId};
+use forebay_model::{Bytes, Error, ErrorKind, Member, Members, Result, ServerId};
 use forebay_policy::OPERATION;
 use forebay_policy::share::{Discipline, Policy, Trust};
 use serde::{Deserialize, Serialize};
@@ -60,8 +60,13 @@ pub struct Config {
     /// Serve no more than this a second, as a device would: for demonstrations and tests of sharing.
     #[serde(with = "human::rate", skip_serializing_if = "Option::is_none")]
     pub device_rate: Option<Bytes>,
-    /// The other servers of the service, as `tcp:host:port`; all have the same key.
+    /// Servers of other services that share jobs with this one, as `tcp:host:port`; all have the same key.
     pub peers: Vec<String>,
+    /// All servers of the service, this one among them; without a list it is the only one. All have the same list,
+    /// and the same key.
+    pub servers: Vec<Member>,
+    /// Grows whenever the list changes.
+    pub epoch: u64,
     /// How often servers tell each other of their jobs.
     #[serde(with = "human::time")]
     pub lambda: Duration,
@@ -141,6 +146,12 @@ pub struct Times {
     /// For requests in progress when the server stops.
     #[serde(with = "human::time")]
     pub farewell: Duration,
+    /// For another server to answer; after that whatever needs it fails, and says which one it was.
+    #[serde(with = "human::time")]
+    pub peer: Duration,
+    /// So long a server believes what it knows of the directories of one that is not heard of any more.
+    #[serde(with = "human::time")]
+    pub lease: Duration,
 }
 
 impl Default for Config {
@@ -161,6 +172,8 @@ impl Default for Config {
             operation_cost: Bytes(OPERATION.0),
             device_rate: None,
             peers: Vec::new(),
+            servers: Vec::new(),
+            epoch: 1,
             lambda: Duration::from_millis(500),
             trust: Belief::default(),
             limits: Limits::default(),
@@ -194,6 +207,8 @@ impl Default for Times {
             session: Duration::from_secs(60),
             stall: Duration::from_millis(20),
             farewell: Duration::from_secs(10),
+            peer: Duration::from_secs(5),
+            lease: Duration::from_secs(4),
         }
     }
 }
@@ -215,6 +230,29 @@ impl Config {
     #[must_use]
     pub fn key_path(&self) -> PathBuf {
         self.key.clone().unwrap_or_else(|| beside(&self.store, "key"))
+    }
+
+    /// All servers of the service.
+    pub fn members(&self) -> Result<Members> {
+        let invalid = |text| Error::new(ErrorKind::Invalid, text);
+        if self.servers.is_empty() {
+            let socket = self.socket_path().display().to_string();
+            let address = if self.tcp { format!("tcp:{}", self.listen) } else { format!("unix:{socket}") };
+            let alone = Member { server: self.server, address, socket: Some(socket) };
+            return Members::new(self.epoch, vec![alone]).map_err(invalid);
+        }
+        let members = Members::new(self.epoch, self.servers.clone())
+            .map_err(|why| invalid(format!("servers: {why}: correct the list")))?;
+        if !members.contains(self.server) {
+            let text = format!("servers: server {} is not in its own list ({members})", self.server);
+            return Err(invalid(text));
+        }
+        match members.all().iter().find(|member| Place::of(&member.address).is_none()) {
+            Some(Member { address, .. }) => {
+                Err(invalid(format!("servers: \"{address}\" is no address: write tcp:host:port or unix:/path")))
+            }
+            None => Ok(members),
+        }
     }
 
     /// Refuses what cannot work.
@@ -244,8 +282,11 @@ impl Config {
             ("answer", times.answer),
             ("session", times.session),
             ("stall", times.stall),
+            ("peer", times.peer),
+            ("lease", times.lease),
         ];
         self.check_sharing()?;
+        self.members()?;
         match spans.iter().find(|(_, span)| span.is_zero()) {
             Some((name, _)) => {
                 Err(Error::new(ErrorKind::Invalid, format!("times.{name} is 0: nothing could ever be done")))
@@ -279,8 +320,25 @@ impl Config {
     }
 }
 
+/// Where a server listens.
+pub(crate) enum Place<'a> {
+    /// `host:port`.
+    Tcp(&'a str),
+    /// A path.
+    Unix(&'a Path),
+}
+
+impl Place<'_> {
+    pub(crate) fn of(address: &str) -> Option<Place<'_>> {
+        match address.strip_prefix("unix:") {
+            Some(path) => path.starts_with('/').then(|| Place::Unix(Path::new(path))),
+            None => host_and_port(address).map(Place::Tcp),
+        }
+    }
+}
+
 /// `tcp:host:port` without its `tcp:`.
-pub(crate) fn host_and_port(peer: &str) -> Option<&str> {
+fn host_and_port(peer: &str) -> Option<&str> {
     let place = peer.strip_prefix("tcp:").unwrap_or(peer);
     let (host, port) = place.rsplit_once(':')?;
     (!host.is_empty() && port.parse::<u16>().is_ok()).then_some(place)
@@ -354,6 +412,27 @@ mod tests {
         for bad in ["policy = 'sise-fair'", "scheduler = 'lottery'", "device_rate = 'fast'"] {
             assert!(toml::from_str::<Config>(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_list_of_servers_is_read_and_checked() {
+        let text = "server = 2\nepoch = 3\n[[servers]]\nserver = 2\naddress = 'tcp:b:7411'\n\
+                    [[servers]]\nserver = 1\naddress = 'tcp:a:7411'\nsocket = '/run/a'\n";
+        let config: Config = toml::from_str(text).unwrap();
+        assert_eq!(config.members().unwrap().to_string(), "epoch 3: 1 tcp:a:7411, 2 tcp:b:7411");
+        assert!(config.check().is_ok());
+        for (change, says) in [
+            ((1, "tcp:c:1"), "both called server 1"),
+            ((3, "tcp:c:1"), "server 2 is not in its own list"),
+            ((2, "nowhere"), "\"nowhere\" is no address"),
+        ] {
+            let mut wrong = config.clone();
+            (wrong.servers[0].server, wrong.servers[0].address) = (ServerId(change.0), change.1.to_owned());
+            let error = wrong.check().unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        let alone = Config::for_store("/fb").members().unwrap();
+        assert_eq!(alone.to_string(), "epoch 1: 0 tcp:127.0.0.1:7411");
     }
 
     #[test]

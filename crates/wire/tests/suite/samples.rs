@@ -2,12 +2,13 @@
 
 use forebay_model::{
     Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Job, Layout,
-    Member, Members, Name, ServerId, SetTime, Special, Stamp, Time, Uid, Usage,
+    Member, Members, Name, ServerId, SetTime, Special, Stamp, Striping, Time, Uid, Usage,
 };
 use forebay_wire::{
-    Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Hello, IfExists, JobState, JobStatus,
-    Known, PeerStatus, Proof, RecoverySummary, RegionCounts, RenameMode, Reply, Request, Sample, Sharing,
-    Status, Token, VERSION, Welcome, XattrMode, frame,
+    Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Held, Hello, IfExists, JobState,
+    JobStatus, Known, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Proof, RecoverySummary, RegionCounts,
+    RenameMode, Reply, Request, Resize, Sample, Sharing, Standing, Status, Token, VERSION, Vouched, Welcome,
+    XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -129,6 +130,56 @@ pub(crate) fn requests() -> Vec<Request> {
             parts: 2,
             jobs: vec![job()],
         }),
+        Request::Append { token, len: 1 << 20 },
+        Request::GetLayout { file },
+        Request::SetLayout { dir, striping: Some(Striping { width: 4, stripe: 1 << 20 }) },
+        Request::ReplaceServer { server: ServerId(2) },
+    ]
+    .into_iter()
+    .chain(peer_requests().into_iter().map(|request| Request::Peer(Box::new(request))))
+    .collect()
+}
+
+pub(crate) fn peer_requests() -> Vec<PeerRequest> {
+    let (file, files) = (FileId(9), vec![FileId(9), FileId::made_by(ServerId(2), 7)]);
+    vec![
+        PeerRequest::Meet(Meeting {
+            server: ServerId(0),
+            incarnation: Incarnation(7),
+            joined: true,
+            members: members(),
+        }),
+        PeerRequest::Beat,
+        PeerRequest::Names { ask: vec![1, 2] },
+        PeerRequest::Carry { ask: vec![3] },
+        PeerRequest::Share { dir: FileId::ROOT },
+        PeerRequest::Vouch { token: token() },
+        PeerRequest::Facts { file, closed: true },
+        PeerRequest::Resize { file, resize: Resize::To(5) },
+        PeerRequest::Resize { file, resize: Resize::Punch { start: 1, end: u64::MAX } },
+        PeerRequest::Forget { file },
+        PeerRequest::DropSetId { file },
+        PeerRequest::HasSetId { file },
+        PeerRequest::Known { files },
+    ]
+}
+
+pub(crate) fn peer_replies() -> Vec<PeerReply> {
+    let held = Held { size: 1 << 40, touched: Some(Stamp(8)), buffered: 4096 };
+    vec![
+        PeerReply::Done,
+        PeerReply::Names { told: vec![3] },
+        PeerReply::Met(Met {
+            server: ServerId(2),
+            incarnation: Incarnation(9),
+            joined: false,
+            replaced: 1,
+            next_id: FileId::made_by(ServerId(2), 99),
+        }),
+        PeerReply::Vouched(Vouched { lost_below: u64::MAX, set_id: true }),
+        PeerReply::Facts(held),
+        PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
+        PeerReply::Files(vec![FileId(9)]),
     ]
 }
 
@@ -165,6 +216,7 @@ fn status() -> Status {
             ..RecoverySummary::default()
         },
         damage: vec!["region 4 is short".into()],
+        standing: Standing::Waiting("for server 2".into()),
         jobs: vec![JobStatus {
             id: job().id(),
             job: job(),
@@ -223,7 +275,14 @@ pub(crate) fn replies() -> Vec<Reply> {
                 agrees: true,
             }],
         })),
+        Reply::Layout {
+            striping: Some(Striping { width: 0, stripe: 4 << 20 }),
+            layout: Some(Layout::whole(ServerId(3), 4096)),
+        },
     ]
+    .into_iter()
+    .chain(peer_replies().into_iter().map(|reply| Reply::Peer(Box::new(reply))))
+    .collect()
 }
 
 pub(crate) fn answers() -> Vec<Answer> {
