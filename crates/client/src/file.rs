@@ -1,7 +1,11 @@
 //! Open files.
 
 use crate::flow::Target;
+use crate::join::join;
 use crate::opens::{Held, unexpected};
+use crate::session::{Session, Who};
+use crate::spread::Spread;
+use crate::transfer::WIDE;
 use forebay_model::{Attr, Error, ErrorKind, FileId, Result};
 use forebay_wire::{Reply, Request, Token};
 
@@ -111,7 +115,10 @@ impl File {
         if into.is_empty() {
             return Ok(0);
         }
-        let read = self.held.session().read_at(self.target(), offset, into).await;
+        let read = match self.held.spread() {
+            None => self.held.session().read_at(self.target(), offset, into).await,
+            Some(spread) => Box::pin(spread.read_at(self.target(), offset, into)).await,
+        };
         self.within("read", read)
     }
 
@@ -125,7 +132,10 @@ impl File {
         if data.is_empty() {
             return Ok(());
         }
-        let written = self.held.session().write_at(self.target(), offset, data).await;
+        let written = match self.held.spread() {
+            None => self.held.session().write_at(self.target(), offset, data).await,
+            Some(spread) => Box::pin(spread.write_at(self.target(), offset, data)).await,
+        };
         self.within("write", written)
     }
 
@@ -135,20 +145,32 @@ impl File {
         if data.is_empty() {
             return self.stat().await.map(|attr| attr.size);
         }
-        let written = self.held.session().append(self.target(), data).await;
+        let written = match self.held.spread() {
+            None => self.held.session().append(self.target(), data).await,
+            Some(spread) => Box::pin(spread.append(self.target(), data)).await,
+        };
         self.within("append to", written)
     }
 
-    async fn ask(&self, what: &str, request: Request) -> Result<Reply> {
-        let reply = self.held.session().call(self.held.who(), &request).await;
-        self.within(what, reply)
+    /// Whether a transfer goes over one connection only.
+    pub(crate) fn is_narrow(&self, offset: u64, len: usize) -> bool {
+        len <= WIDE && self.held.spread().is_none_or(|spread| spread.is_narrow(offset, len))
     }
 
+    /// Whether all of its bytes are on one server.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.held.spread().is_none_or(Spread::is_whole)
+    }
+
+    /// Asks whoever puts changes of the file's length in order.
     async fn tell(&self, what: &str, request: Request) -> Result<()> {
-        match self.ask(what, request.clone()).await? {
-            Reply::Done => Ok(()),
-            other => self.within(what, Err(unexpected(&request, &other))),
-        }
+        let told = async {
+            match self.held.spread() {
+                None => done(self.held.session(), self.held.who(), &request).await,
+                Some(spread) => done(&*spread.orders()?, self.held.who(), &request).await,
+            }
+        };
+        self.within(what, told.await)
     }
 
     /// Sets the length of the file.
@@ -168,21 +190,39 @@ impl File {
 
     /// Waits until everything acknowledged for this file is durable.
     pub async fn sync(&self) -> Result<()> {
-        self.tell("sync", Request::Sync { token: self.token() }).await
+        let request = Request::Sync { token: self.token() };
+        let Some(spread) = self.held.spread() else {
+            return self.tell("sync", request).await;
+        };
+        let synced = async {
+            let all = spread.all()?;
+            let calls = all.iter().map(|session| done(session, self.held.who(), &request));
+            join(calls.collect()).await.into_iter().collect()
+        };
+        self.within("sync", synced.await)
     }
 
     /// The file's attributes.
     pub async fn stat(&self) -> Result<Attr> {
         let request = Request::GetAttr { file: self.opened.id };
-        match self.ask("stat", request.clone()).await? {
-            Reply::Attr(attr) => Ok(attr),
-            other => self.within("stat", Err(unexpected(&request, &other))),
-        }
+        let attr = match self.held.session().call(self.held.who(), &request).await {
+            Ok(Reply::Attr(attr)) => Ok(attr),
+            Ok(other) => Err(unexpected(&request, &other)),
+            Err(error) => Err(error),
+        };
+        self.within("stat", attr)
     }
 
     /// Closes the file and waits for the answer.
     pub async fn close(self) -> Result<()> {
         let closed = self.held.close().await;
         closed.map_err(|error| error.within(format_args!("cannot close {}", self.label)))
+    }
+}
+
+async fn done(session: &Session, who: &Who, request: &Request) -> Result<()> {
+    match session.call(who, request).await? {
+        Reply::Done => Ok(()),
+        other => Err(unexpected(request, &other)),
     }
 }

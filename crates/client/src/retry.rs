@@ -50,6 +50,12 @@ pub(crate) fn repeatable(request: &Request) -> bool {
     }
 }
 
+/// Whether a server that answered with this error has done nothing, and may do it a little later: it is full of work, or
+/// another server that it needs does not answer it.
+pub(crate) fn may_pass(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Busy | ErrorKind::Unreachable)
+}
+
 /// Why an attempt did not lead to an answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Trouble {

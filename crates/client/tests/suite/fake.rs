@@ -296,7 +296,7 @@ fn sensible(world: &World, request: &Request, payload: &[u8]) -> (Answer, Vec<u8
         Request::Open { .. } | Request::Create { .. } | Request::Reopen { .. } => Reply::Opened {
             token: token(),
             attr,
-            layout: forebay_model::Layout::whole(forebay_model::ServerId(1), 4 << 20),
+            layout: forebay_model::Layout::whole(ServerId(1), 4 << 20),
             created: false,
         },
         Request::Write { at, .. } => {

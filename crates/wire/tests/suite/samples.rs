@@ -249,7 +249,7 @@ pub(crate) fn replies() -> Vec<Reply> {
             created: true,
         },
         Reply::Elsewhere { dir: FileId(7), rest: b"b/c".to_vec() },
-        Reply::At { file: FileId(9) },
+        Reply::At { dir: FileId(7), file: FileId(9), rest: b"c".to_vec() },
         Reply::Target(b"t".to_vec()),
         Reply::Entries { entries: vec![entry(None), entry(Some(attr()))], next: Some(12) },
         Reply::Value(vec![1, 2, 3]),
