@@ -7,8 +7,8 @@
 //! away learns of it when it comes back.
 
 use crate::config::Config;
-use crate::lines::{Line, Lines};
 use crate::service::{Service, stopped};
+use crate::several::{Line, Lines};
 use forebay_model::{Error, ErrorKind, Job, JobId, Result, ServerId, Stamp};
 use forebay_policy::Tick;
 use forebay_policy::share::{MAX_TABLE, Peers, Policy, Table, divide};
@@ -105,6 +105,11 @@ impl Circle {
             }
         };
         lines.all().iter().zip(&known.lines).map(status).collect()
+    }
+
+    /// A server is at the other end of a line.
+    pub(crate) fn admit(&self, server: ServerId) {
+        self.lock().peers.admit(server);
     }
 
     /// Whether every server has been told of the policy that is followed here.

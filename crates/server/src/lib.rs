@@ -24,10 +24,8 @@ mod handle;
 mod handshake;
 mod history;
 mod human;
-mod joining;
 mod jobs;
 mod key;
-mod lines;
 mod link;
 mod members;
 mod opens;
@@ -36,6 +34,7 @@ mod people;
 mod run;
 mod service;
 mod session;
+mod several;
 mod transport;
 mod turns;
 

@@ -38,12 +38,12 @@ pub enum PeerRequest {
         /// Whether nobody has it open any more: whoever still thinks so has to be vouched for again.
         closed: bool,
     },
-    /// Change the length of what you hold of a file, or turn a range into zeros.
-    Resize {
+    /// Set the length of what you hold of a file.
+    Cut {
         /// Which file.
         file: FileId,
-        /// How.
-        resize: Resize,
+        /// To this.
+        size: u64,
     },
     /// Nobody can ever reach this file again.
     Forget {
@@ -140,20 +140,4 @@ pub struct Held {
     pub touched: Option<Stamp>,
     /// Bytes in the buffer.
     pub buffered: u64,
-}
-
-/// How a file's length changes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Resize {
-    /// To just this length.
-    To(u64),
-    /// To at least this length.
-    Least(u64),
-    /// Not at all, but a range becomes zeros.
-    Punch {
-        /// First byte.
-        start: u64,
-        /// Behind the last one.
-        end: u64,
-    },
 }

@@ -2,6 +2,7 @@
 
 use crate::jobs::LATELY;
 use crate::service::{Caller, Service};
+use crate::several::Handled;
 use forebay_model::{Error, ErrorKind, JobId};
 use forebay_policy::share::{Policy, shares};
 use forebay_wire::{Answer, Exchange, Reply, Sharing};
@@ -45,7 +46,7 @@ impl Service {
     }
 
     /// Hears another server out.
-    pub(super) fn hear(&self, caller: &Caller, told: Exchange) -> Answer {
+    pub(super) fn hear(&self, caller: &Caller, told: Exchange) -> Handled {
         self.demand(caller, "speak for a server of this service")?;
         self.hear_table(told)?;
         Ok(Reply::Done)

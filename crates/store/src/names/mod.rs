@@ -159,6 +159,12 @@ impl Names {
         self.ids.first()
     }
 
+    /// The first id that was not handed out.
+    #[must_use]
+    pub fn next_id(&self) -> FileId {
+        self.ids.peek()
+    }
+
     /// Ids below this count are never handed out from now on: a former store of this server may have used them.
     pub fn skip_ids(&self, count: u64) -> Result<()> {
         self.ids.skip(&*self.kv, count)

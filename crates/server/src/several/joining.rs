@@ -26,6 +26,8 @@ struct Record {
     known: BTreeMap<ServerId, Known>,
     /// Set if this store stands in for one that was lost.
     loss: Option<Loss>,
+    /// The first id that this store handed out.
+    first: FileId,
 }
 
 /// What is remembered of another server.
@@ -78,13 +80,13 @@ impl Joining {
                 joined: single,
                 known: BTreeMap::new(),
                 loss: None,
+                first: FileId(0),
             },
         };
         let servers: Vec<ServerId> = members.servers().collect();
         if record.servers != servers || record.epoch > members.epoch() {
-            let numbers = |list: &[ServerId]| {
-                list.iter().map(ServerId::to_string).collect::<Vec<_>>().join(", ")
-            };
+            let numbers =
+                |list: &[ServerId]| list.iter().map(ServerId::to_string).collect::<Vec<_>>().join(", ");
             let text = format!(
                 "the store {} belongs to a service of servers {} (epoch {}), not to one of servers {} (epoch {}): give it \
                  back its own list, or use an empty store",
@@ -135,7 +137,12 @@ impl Joining {
 
     /// Another server is there, with this store: how often that was replaced, unless it is met for the first time.
     /// Fails if it is known by another.
-    pub(crate) fn meet(&self, store: &Store, server: ServerId, incarnation: Incarnation) -> Result<Option<u16>> {
+    pub(crate) fn meet(
+        &self,
+        store: &Store,
+        server: ServerId,
+        incarnation: Incarnation,
+    ) -> Result<Option<u16>> {
         let mut state = self.lock();
         let known = state.record.known.get(&server).copied();
         let now = match known {
@@ -147,7 +154,9 @@ impl Joining {
             Some(known) => return Err(stranger(server, incarnation, known.incarnation)),
             None => Known { incarnation, replaced: 0, may_replace: false },
         };
-        state.change(store, |record| drop(record.known.insert(server, now)))?;
+        state.change(store, |record| {
+            record.known.insert(server, now);
+        })?;
         Ok(known.map(|_| now.replaced))
     }
 
@@ -174,6 +183,7 @@ impl Joining {
         state.change(store, |record| {
             record.joined = true;
             record.loss = loss;
+            record.first = FileId::made_by(self.own, u64::from(lives) << LIFE);
         })?;
         self.joined.store(true, Ordering::Release);
         tracing::info!(server = %self.own, replaced = lives, "joined the service");
@@ -213,8 +223,23 @@ impl Joining {
     }
 
     /// Whether this store stands in for one that was lost.
-    pub(crate) fn loss(&self) -> Option<Loss> {
-        self.lock().record.loss.clone()
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.single && self.lock().record.loss.is_some()
+    }
+
+    /// Whether an earlier store of this server may have had the inode of a file.
+    pub(crate) fn may_have_lost_file(&self, file: FileId) -> bool {
+        file.maker() == self.own && self.has_lost() && file < self.lock().record.first
+    }
+
+    /// The error for something that is not here, and may have been in the store that is lost.
+    pub(crate) fn lost(&self, miss: &Error) -> Error {
+        let own = self.own;
+        let text = format!(
+            "{miss}: it may have been lost with an earlier store of server {own}; run \"forebay check --repair\" to go on \
+             without"
+        );
+        Error::new(ErrorKind::Io, text)
     }
 
     /// Somebody has seen what is missing: from now on what is not here was never there.
