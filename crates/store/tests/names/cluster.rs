@@ -7,7 +7,7 @@ use forebay_model::{
 };
 use forebay_store::{
     Ask, Attempt, Found, Heard, Kv, MemoryKv, Names, Next, Obstacle, Op as Deed, RenameMode, Share, Stopped,
-    Told, Walked, XattrMode, check_all,
+    Told, Walked, Withdrawal, XattrMode, check_all,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -57,20 +57,35 @@ fn gone(server: ServerId) -> Error {
 impl Cluster {
     pub(crate) fn new(count: u16) -> Cluster {
         let members = members(count);
-        let nodes = members.servers().map(|server| {
-            let kv = Arc::new(MemoryKv::new());
+        let format = |server: ServerId| {
+            let kv = MemoryKv::new();
             let root = (server == members.first()).then(open_root);
-            Names::format(&*kv, server, root, Stamp(1)).expect("an empty store");
-            let leases = Arc::new((0..count).map(|_| AtomicBool::new(true)).collect());
-            Node { kv: RwLock::new(kv), names: RwLock::new(None), leases }
-        });
-        let nodes = nodes.collect();
-        let (events, mishap) = (AtomicU64::new(0), Mutex::new(None));
-        let cluster = Cluster { members, nodes, events, mishap, shared: AtomicBool::new(false) };
-        for index in 0..count {
-            cluster.start(ServerId(index));
-        }
+            Names::format(&kv, server, root, Stamp(1)).expect("an empty store");
+            kv
+        };
+        Cluster::with(&members, members.servers().map(format).collect())
+    }
+
+    fn with(members: &Arc<Members>, kvs: Vec<MemoryKv>) -> Cluster {
+        let node = |kv| {
+            let leases = Arc::new(members.servers().map(|_| AtomicBool::new(true)).collect());
+            Node { kv: RwLock::new(Arc::new(kv)), names: RwLock::new(None), leases }
+        };
+        let cluster = Cluster {
+            members: Arc::clone(members),
+            nodes: kvs.into_iter().map(node).collect(),
+            events: AtomicU64::new(0),
+            mishap: Mutex::new(None),
+            shared: AtomicBool::new(false),
+        };
+        members.servers().for_each(|server| cluster.start(server));
         cluster
+    }
+
+    /// The same servers, all just started, with everything on their disks.
+    pub(crate) fn fork(&self) -> Cluster {
+        let kvs = self.members.servers().map(|server| self.kv(server).crash(usize::MAX)).collect();
+        Cluster::with(&self.members, kvs)
     }
 
     fn node(&self, server: ServerId) -> &Node {
@@ -161,22 +176,16 @@ impl Cluster {
         now: Stamp,
         deed: impl Fn(&Names) -> Attempt<T>,
     ) -> Result<T> {
+        let mut withdrawals = Vec::new();
         for _ in 0..PATIENCE {
             match deed(&*self.names(at)?) {
                 Err(Stopped::Obstacle(Obstacle::Copies(dir))) => {
-                    let names = self.names(at)?;
-                    let mut withdrawal = names.withdraw(dir);
-                    self.withdraw(at, dir, now)?;
-                    withdrawal.complete();
-                    match deed(&names) {
-                        Err(Stopped::Obstacle(Obstacle::Copies(_))) => {
-                            return Err(Error::new(ErrorKind::Invalid, "copies were withdrawn in vain"));
-                        }
-                        Err(Stopped::Obstacle(obstacle)) => self.clear(at, &obstacle, now)?,
-                        done => return done.map_err(Error::from),
-                    }
+                    withdrawals.push(self.withdraw(at, dir, now)?);
                 }
-                Err(Stopped::Obstacle(obstacle)) => self.clear(at, &obstacle, now)?,
+                Err(Stopped::Obstacle(obstacle)) => {
+                    withdrawals.clear();
+                    self.clear(at, &obstacle, now)?;
+                }
                 done => return done.map_err(Error::from),
             }
         }
@@ -184,7 +193,8 @@ impl Cluster {
     }
 
     /// All others drop their copies; whoever does not answer is waited for until its lease is over.
-    fn withdraw(&self, at: ServerId, dir: FileId, now: Stamp) -> Result<()> {
+    fn withdraw(&self, at: ServerId, dir: FileId, now: Stamp) -> Result<Withdrawal> {
+        let mut withdrawal = self.names(at)?.withdraw(dir);
         for other in self.members.servers().filter(|&other| other != at) {
             if self.ask(at, other, &Ask::Drop(dir), now).is_err() {
                 self.names(at)?;
@@ -194,7 +204,8 @@ impl Cluster {
                 }
             }
         }
-        Ok(())
+        withdrawal.complete();
+        Ok(withdrawal)
     }
 
     fn clear(&self, at: ServerId, obstacle: &Obstacle, now: Stamp) -> Result<()> {
@@ -231,19 +242,18 @@ impl Cluster {
         let names = self.names(at)?;
         for _ in 0..PATIENCE {
             self.names(at)?;
-            let next = task.next(&names, std::mem::take(&mut told));
-            withdrawals.clear();
-            match next {
+            match task.next(&names, std::mem::take(&mut told)) {
                 Next::Ask(asks) => {
+                    withdrawals.clear();
                     told = asks.iter().map(|(to, ask)| self.ask(at, *to, ask, now)).collect();
                 }
                 Next::Obstacle(Obstacle::Copies(dir)) => {
-                    let mut withdrawal = names.withdraw(dir);
-                    self.withdraw(at, dir, now)?;
-                    withdrawal.complete();
-                    withdrawals.push(withdrawal);
+                    withdrawals.push(self.withdraw(at, dir, now)?);
                 }
-                Next::Obstacle(obstacle) => self.clear(at, &obstacle, now)?,
+                Next::Obstacle(obstacle) => {
+                    withdrawals.clear();
+                    self.clear(at, &obstacle, now)?;
+                }
                 Next::Done(result, tell) => {
                     drop(task);
                     for (to, ask) in tell {
@@ -407,8 +417,8 @@ impl Cluster {
 
     fn lost(&self, file: Option<FileId>) -> Answer {
         Answer::Lost(file.map(|file| {
-            let names = self.names(self.members.authority(file)).expect("it runs");
-            (file, names.inode(file).is_ok_and(|inode| !inode.parents.is_empty()))
+            let inode = self.names(self.members.authority(file)).and_then(|names| names.inode(file));
+            (file, inode.is_ok_and(|inode| !inode.parents.is_empty()))
         }))
     }
 
