@@ -35,10 +35,13 @@ mod edit;
 mod holds;
 mod ids;
 mod inode;
+mod intents;
 mod key;
 mod list;
 mod locks;
 mod make;
+mod parts;
+mod plan;
 mod remove;
 mod rename;
 mod share;
@@ -48,7 +51,7 @@ mod task;
 mod walk;
 mod xattr;
 
-pub use check::check;
+pub use check::{check, check_all, repair};
 pub use copies::{Heard, Leased, Question, Withdrawal};
 pub use inode::{Body, Extent, Facts, Inode, MAX_LINKS};
 pub use key::Target;
@@ -71,9 +74,10 @@ use forebay_model::{
 };
 use holds::Holds;
 use ids::Ids;
+use intents::Intents;
 use locks::Locks;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// How often an operation starts again because what it had looked up changed before it held the locks.
@@ -90,8 +94,10 @@ pub struct Names {
     tree: Mutex<()>,
     count: AtomicU64,
     around: OnceLock<Around>,
-    copies: Copies,
-    holds: Holds,
+    copies: Arc<Copies>,
+    holds: Arc<Holds>,
+    intents: Arc<Intents>,
+    moving: Arc<AtomicBool>,
 }
 
 /// The root directory as it is made.
@@ -138,9 +144,12 @@ impl Names {
             tree: Mutex::default(),
             count: AtomicU64::new(count),
             around: OnceLock::new(),
-            copies: Copies::default(),
-            holds: Holds::default(),
+            copies: Arc::default(),
+            holds: Arc::default(),
+            intents: Arc::default(),
+            moving: Arc::default(),
         };
+        names.load_intents()?;
         match names.find_inode(FileId::ROOT)? {
             Some(root) if root.kind() != FileKind::Directory => Err(damaged("the root is not a directory")),
             _ => Ok(names),
