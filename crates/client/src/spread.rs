@@ -108,11 +108,19 @@ impl Spread {
         join(parts.collect()).await.into_iter().collect()
     }
 
-    /// Writes all of `data` behind the last byte, and says where that was.
+    /// Writes all of `data` behind the last byte, and says where that was. Where several servers have the bytes, the
+    /// authority hands out the place.
     pub(crate) async fn append(&self, target: Target<'_>, data: &[u8]) -> Result<u64> {
-        match self.layout.only() {
-            Some(only) => self.session(only)?.append(target, data).await,
-            None => self.authority.append(target, data).await,
+        if let Some(only) = self.layout.only() {
+            return self.session(only)?.append(target, data).await;
+        }
+        let request = Request::Append { token: target.token, len: data.len() as u64 };
+        match self.authority.call(target.who, &request).await? {
+            Reply::Written { offset } => {
+                self.write_at(target, offset, data).await?;
+                Ok(offset)
+            }
+            other => Err(unexpected(&request, &other)),
         }
     }
 
