@@ -248,9 +248,9 @@ impl Config {
             return Err(invalid(text));
         }
         match members.all().iter().find(|member| Place::of(&member.address).is_none()) {
-            Some(Member { address, .. }) => {
-                Err(invalid(format!("servers: \"{address}\" is no address: write tcp:host:port or unix:/path")))
-            }
+            Some(Member { address, .. }) => Err(invalid(format!(
+                "servers: \"{address}\" is no address: write tcp:host:port or unix:/path"
+            ))),
             None => Ok(members),
         }
     }
