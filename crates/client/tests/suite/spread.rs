@@ -140,9 +140,10 @@ async fn changes_of_the_length_are_ordered_by_one() {
     file.extend(20).await.unwrap();
     file.punch(0, 5).await.unwrap();
     let count = |word: &str| [1, 2, 3].map(|server| trio.world(server).count(word));
-    for word in ["Truncate", "Extend", "Punch", "Append"] {
+    for word in ["Truncate", "Extend", "Append"] {
         assert_eq!(count(word), [0, 1, 0], "{word}");
     }
+    assert_eq!(count("Punch"), [1, 1, 1], "each has its part of it");
     file.sync().await.unwrap();
     assert_eq!(count("Sync"), [1, 1, 1]);
     file.close().await.unwrap();
@@ -199,4 +200,27 @@ async fn a_break_in_the_middle_of_a_striped_write_is_repaired() {
     let mut back = vec![0; data.len()];
     assert_eq!(file.pread(0, &mut back).await.unwrap(), data.len());
     assert!(back == data);
+}
+
+#[tokio::test]
+async fn a_file_that_a_server_doubts_is_opened_again_at_its_authority() {
+    let doubts = AtomicU64::new(0);
+    let file = id(2, 7);
+    let trio = Trio::new(move |me, _, request| match request {
+        Request::Open { .. } => {
+            let token = Token { file, ..token() };
+            Some(Act::Answer(Ok(Reply::Opened { token, attr: attr(), layout: three(), created: false })))
+        }
+        Request::Write { .. } if me == ServerId(1) && doubts.fetch_add(1, Ordering::Relaxed) == 0 => {
+            Some(Act::Answer(Err(ErrorKind::Stale.into())))
+        }
+        Request::Write { .. } if me == ServerId(2) => Some(Act::Answer(Err(ErrorKind::Stale.into()))),
+        _ => None,
+    });
+    trio.put(FileId::ROOT, "x", file, FileKind::File);
+    let file = open(&trio).await;
+    file.pwrite(2000, &pattern(1000)).await.unwrap();
+    assert_eq!([1, 2, 3].map(|server| trio.world(server).count("Reopen")), [0, 1, 0]);
+    let lost = file.pwrite(0, b"x").await.unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Stale, "the authority itself has no doubts");
 }
