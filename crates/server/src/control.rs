@@ -9,9 +9,10 @@ use crate::handle::{Class, class};
 use crate::jobs::Membership;
 use crate::link::gone;
 use crate::service::{Caller, Service};
+use crate::several::{Handled, Stop, resolve};
 use crate::turns::Entry;
 use forebay_model::{Error, ErrorKind, Result};
-use forebay_wire::{Answer, Header, Request};
+use forebay_wire::{Answer, Header, PeerReply, PeerRequest, Reply, Request};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -73,11 +74,17 @@ fn begin(
         Ok(call) => call,
         Err(error) => return Ok(Some((id, Err(error)))),
     };
+    if let Request::Peer(asked) = request {
+        return Ok(answer_peer(connection, id, &caller, *asked, tell, aside));
+    }
     let (service, class) = (&connection.service, class(&request));
     let entry = match class {
-        Class::Urgent | Class::Data => return Ok(Some((id, service.handle(&caller, request)))),
-        Class::Errand => None,
+        Class::Urgent | Class::Data => return Ok(Some((id, answer(service.handle(&caller, &request))))),
+        Class::Peer | Class::Errand => None,
         Class::Usual | Class::Slow => {
+            if let Err(error) = service.demand_joined() {
+                return Ok(Some((id, Err(error))));
+            }
             match connection.job.enter(service.turns.price(0), service.store.data().now()) {
                 Ok(entry) => Some(entry),
                 Err(error) => return Ok(Some((id, Err(error)))),
@@ -87,7 +94,19 @@ fn begin(
     match (class, entry) {
         (Class::Usual, Some(Entry::Now(turn))) => {
             connection.job.got(&turn);
-            Ok(Some((id, service.handle(&caller, request))))
+            match service.handle(&caller, &request) {
+                Ok(reply) => Ok(Some((id, Ok(reply)))),
+                Err(Stop::Failed(error)) => Ok(Some((id, Err(error)))),
+                Err(stop) => {
+                    *aside += 1;
+                    let promise = Promise { id, answer: None, tell: tell.clone() };
+                    let service = service.clone();
+                    tokio::spawn(async move {
+                        promise.keep(resolve(&service, caller, &request, stop).await);
+                    });
+                    Ok(None)
+                }
+            }
         }
         (class, entry) => {
             *aside += 1;
@@ -99,6 +118,48 @@ fn begin(
             Ok(None)
         }
     }
+}
+
+/// Answers another server on the spot, or sets its request aside.
+fn answer_peer(
+    connection: &mut Connection,
+    id: u64,
+    caller: &Caller,
+    asked: PeerRequest,
+    tell: &mpsc::Sender<Finished>,
+    aside: &mut usize,
+) -> Option<Finished> {
+    let service = &connection.service;
+    if let PeerRequest::Meet(meeting) = &asked {
+        let met = service.meet(caller, meeting);
+        if met.is_ok() {
+            connection.server = Some(meeting.server);
+        }
+        return Some((id, met.map(|met| Reply::Peer(Box::new(PeerReply::Met(met))))));
+    }
+    let Some(from) = connection.server else {
+        let text = "only a server that has said which one it is may ask this";
+        return Some((id, Err(Error::new(ErrorKind::NotPermitted, text))));
+    };
+    match service.answer(from, &asked) {
+        Ok(reply) => Some((id, Ok(Reply::Peer(Box::new(reply))))),
+        Err(Stop::Failed(error)) => Some((id, Err(error))),
+        Err(_) => {
+            *aside += 1;
+            let promise = Promise { id, answer: None, tell: tell.clone() };
+            let service = service.clone();
+            tokio::spawn(async move { promise.keep(service.answer_later(from, asked).await) });
+            None
+        }
+    }
+}
+
+/// What a request comes to that never waits for another server.
+fn answer(handled: Handled) -> Answer {
+    handled.map_err(|stop| match stop {
+        Stop::Failed(error) => error,
+        stop => Error::new(ErrorKind::Busy, format!("other servers would have to be asked first: {stop:?}")),
+    })
 }
 
 /// An answer that will be given, whatever happens to the request.
@@ -137,7 +198,12 @@ async fn later(
     if let Some(entry) = entry {
         let turn = job.wait(entry).await?;
         if class != Class::Slow {
-            return service.handle(&caller, request);
+            let handled = service.handle(&caller, &request);
+            drop(turn);
+            return match handled {
+                Ok(reply) => Ok(reply),
+                Err(stop) => resolve(&service, caller, &request, stop).await,
+            };
         }
         // A device is waited for without the turn: that would stop others who need no device.
         drop(turn);
@@ -145,8 +211,14 @@ async fn later(
     if let Request::SetPolicy { policy } = &request {
         return service.set_policy(&caller, policy).await;
     }
+    if let Request::ReplaceServer { server } = &request {
+        return service.replace_server(&caller, *server);
+    }
     let _place = service.syncs.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
-    let work = service.clone();
-    let done = tokio::task::spawn_blocking(move || work.handle(&caller, request)).await;
-    done.unwrap_or_else(|_| Err(failed()))
+    let (work, who, asked) = (service.clone(), caller.clone(), request.clone());
+    let done = tokio::task::spawn_blocking(move || work.handle(&who, &asked)).await;
+    match done.unwrap_or_else(|_| Err(failed().into())) {
+        Ok(reply) => Ok(reply),
+        Err(stop) => resolve(&service, caller, &request, stop).await,
+    }
 }

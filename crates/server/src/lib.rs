@@ -34,6 +34,7 @@ mod people;
 mod run;
 mod service;
 mod session;
+mod several;
 mod transport;
 mod turns;
 

@@ -26,7 +26,9 @@ pub use files::Medium;
 pub use inspect::{Inspection, RegionView, capacity_of, inspect};
 pub use meta::{Batch, Fault, FjallKv, Kv, MemoryKv, Visit};
 pub use names::{
-    Body, Entry, Facts, Fate, Inode, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, RenameMode,
-    Unlinked, Walked, XattrMode, check,
+    Ask, Attempt, Body, Carried, DirCopy, Entry, Extent, Facts, Fate, Found, Heard, Inode, InodePart,
+    IntentId, Leased, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, Next, Obstacle, Op, Part, Prepare,
+    Question, RenameMode, Root, Share, Sticky, Stopped, Target, Task, Told, Unlinked, Verdict, Walked,
+    Withdrawal, XattrMode, check,
 };
 pub use store::{Store, StoreConfig};

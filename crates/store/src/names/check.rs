@@ -2,7 +2,7 @@
 
 use super::ids::Mark;
 use super::key::{self, Target};
-use super::{Body, Inode};
+use super::{Inode, Share};
 use crate::meta::Kv;
 use forebay_model::{FileId, FileKind};
 use std::collections::{HashMap, HashSet};
@@ -16,7 +16,7 @@ const MAX_FINDINGS: usize = 1000;
 #[must_use]
 pub fn check(kv: &dyn Kv) -> Vec<String> {
     let mut checker = Checker::default();
-    let steps = [Checker::inodes, Checker::entries, Checker::orphans, Checker::xattrs];
+    let steps = [Checker::inodes, Checker::entries, Checker::shares, Checker::orphans, Checker::xattrs];
     for step in steps {
         if let Err(error) = step(&mut checker, kv) {
             checker.find(format!("the metadata store cannot be read: {error}"));
@@ -83,14 +83,10 @@ impl Checker {
         {
             self.find(format!("inode {id} has an id that was never handed out"));
         }
-        let subdirs = match inode.body {
-            Body::Directory { subdirs, .. } => subdirs,
-            _ => 0,
-        };
         let seen = Seen {
             kind: inode.kind(),
             parents: inode.parents,
-            subdirs,
+            subdirs: 0,
             names: Vec::new(),
             found_subdirs: 0,
             orphan: false,
@@ -129,6 +125,22 @@ impl Checker {
                 }
             }
         }
+    }
+
+    fn shares(&mut self, kv: &dyn Kv) -> forebay_model::Result<()> {
+        kv.scan(key::SHARES, &[], &mut |key, value| {
+            match key::split_id(key) {
+                Some((id, [])) => match (Share::decode(id, value), self.seen.get_mut(&id)) {
+                    (Ok(share), Some(seen)) if seen.kind == FileKind::Directory => {
+                        seen.subdirs += share.subdirs
+                    }
+                    (Ok(_), _) => self.find(format!("counts of directory {id}, which does not exist")),
+                    (Err(error), _) => self.find(error.to_string()),
+                },
+                _ => self.find(format!("\"{}\" is not the key of counts", key.escape_ascii())),
+            }
+            ControlFlow::Continue(())
+        })
     }
 
     fn orphans(&mut self, kv: &dyn Kv) -> forebay_model::Result<()> {

@@ -7,7 +7,7 @@ use forebay_model::{
 use forebay_wire::{
     Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Held, Hello, IfExists, JobState,
     JobStatus, Known, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Proof, RecoverySummary, RegionCounts,
-    RenameMode, Reply, Request, Resize, Sample, Sharing, Standing, Status, Token, VERSION, Vouched, Welcome,
+    RenameMode, Reply, Request, Sample, Sharing, Standing, Status, Token, VERSION, Vouched, Welcome,
     XattrMode, frame,
 };
 
@@ -155,8 +155,7 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
         PeerRequest::Share { dir: FileId::ROOT },
         PeerRequest::Vouch { token: token() },
         PeerRequest::Facts { file, closed: true },
-        PeerRequest::Resize { file, resize: Resize::To(5) },
-        PeerRequest::Resize { file, resize: Resize::Punch { start: 1, end: u64::MAX } },
+        PeerRequest::Cut { file, size: 5 },
         PeerRequest::Forget { file },
         PeerRequest::DropSetId { file },
         PeerRequest::HasSetId { file },
@@ -173,7 +172,7 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
             server: ServerId(2),
             incarnation: Incarnation(9),
             joined: false,
-            replaced: 1,
+            replaced: Some(1),
             next_id: FileId::made_by(ServerId(2), 99),
         }),
         PeerReply::Vouched(Vouched { lost_below: u64::MAX, set_id: true }),

@@ -7,9 +7,7 @@ use crate::dial::{Dialled, dial};
 use crate::link::gone;
 use crate::service::{Service, stopped};
 use forebay_model::{Error, ErrorKind, Members, Result, ServerId};
-use forebay_wire::{
-    Answer, Call, FrameKind, Meeting, Met, PeerReply, PeerRequest, Reply, Request, body,
-};
+use forebay_wire::{Answer, Call, FrameKind, Meeting, Met, PeerReply, PeerRequest, Reply, Request, body};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -101,14 +99,9 @@ impl Line {
         self.lock().server
     }
 
-    /// What is wrong with it now, if something is.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.lock().trouble.as_ref().map(|trouble| trouble.error.to_string())
-    }
-
     /// Gives the connection up, so that another is made.
     pub(crate) fn hang_up(&self) {
-        self.hang_up.notify_one();
+        self.hang_up.notify_waiters();
     }
 
     /// Asks, and waits for the answer for so long. What may be asked twice is, if the connection breaks.
@@ -230,6 +223,7 @@ async fn live(service: &Arc<Service>, line: &Line, queue: &mut mpsc::Receiver<Er
     };
     match timeout(patience, begin).await {
         Ok(Ok(dialled)) => {
+            service.circle.admit(dialled.server);
             line.up(dialled.server);
             match carry(line, dialled, queue).await {
                 Err(error) => error,
@@ -318,7 +312,10 @@ async fn carry(
 }
 
 pub(crate) fn nonsense(reply: &dyn std::fmt::Debug) -> Error {
-    Error::new(ErrorKind::Protocol, format!("another server answered something else than was asked: {reply:?}"))
+    Error::new(
+        ErrorKind::Protocol,
+        format!("another server answered something else than was asked: {reply:?}"),
+    )
 }
 
 impl Service {
