@@ -246,10 +246,11 @@ impl Names {
         if self.authority(dir) != self.server() {
             return Err(no_file(dir).into());
         }
-        let _held = self.locks.hold(&[dir]);
+        let held = self.locks.hold(&[dir]);
         self.holds.file_is_free(dir)?;
         let copy = self.directory(dir)?.copy();
         self.copies.lend(dir)?;
+        drop(held);
         // Whoever makes entries in it relies on it being there after a crash.
         self.kv.sync()?;
         Ok(copy)

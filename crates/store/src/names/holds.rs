@@ -58,6 +58,12 @@ impl Holds {
         self.ask(|held| held.inodes.get(&file).copied())
     }
 
+    /// An intent that has locked what one of these parts needs.
+    pub(super) fn in_the_way<'a>(&self, mut parts: impl Iterator<Item = &'a Part>) -> Option<IntentId> {
+        let held = self.held();
+        parts.find_map(|part| held.in_the_way(part))
+    }
+
     /// Locks all of an intent's parts; or nothing, and says which intent is in the way.
     pub(super) fn take<'a>(
         &self,

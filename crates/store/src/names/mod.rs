@@ -35,10 +35,13 @@ mod edit;
 mod holds;
 mod ids;
 mod inode;
+mod intents;
 mod key;
 mod list;
 mod locks;
 mod make;
+mod parts;
+mod plan;
 mod remove;
 mod rename;
 mod share;
@@ -71,9 +74,10 @@ use forebay_model::{
 };
 use holds::Holds;
 use ids::Ids;
+use intents::Intents;
 use locks::Locks;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// How often an operation starts again because what it had looked up changed before it held the locks.
@@ -91,7 +95,9 @@ pub struct Names {
     count: AtomicU64,
     around: OnceLock<Around>,
     copies: Copies,
-    holds: Holds,
+    holds: Arc<Holds>,
+    intents: Arc<Intents>,
+    moving: Arc<AtomicBool>,
 }
 
 /// The root directory as it is made.
@@ -139,8 +145,11 @@ impl Names {
             count: AtomicU64::new(count),
             around: OnceLock::new(),
             copies: Copies::default(),
-            holds: Holds::default(),
+            holds: Arc::default(),
+            intents: Arc::default(),
+            moving: Arc::default(),
         };
+        names.load_intents()?;
         match names.find_inode(FileId::ROOT)? {
             Some(root) if root.kind() != FileKind::Directory => Err(damaged("the root is not a directory")),
             _ => Ok(names),

@@ -61,9 +61,7 @@ impl Names {
                 .then(|| self.tree.lock().unwrap_or_else(PoisonError::into_inner));
             let ids = [Some(dir), Some(to_dir), seen.0.map(|t| t.file), seen.1.map(|t| t.file)];
             let _held = self.locks.hold(&ids.into_iter().flatten().collect::<Vec<_>>());
-            let dirs = (self.dir(dir)?, self.dir(to_dir)?);
-            demand(who, dir, &dirs.0, Access::EXECUTE)?;
-            demand(who, to_dir, &dirs.1, Access::EXECUTE)?;
+            let dirs = (self.searched(who, dir)?, self.searched(who, to_dir)?);
             self.holds.entry_is_free(dir, name)?;
             self.holds.entry_is_free(to_dir, to_name)?;
             let found = (self.entry(dir, name)?, self.entry(to_dir, to_name)?);
@@ -88,6 +86,13 @@ impl Names {
             return Ok(replaced);
         }
         Err(contended(dir, name).into())
+    }
+
+    /// A directory that `who` may search.
+    pub(super) fn searched(&self, who: &Identity, dir: FileId) -> Attempt<DirCopy> {
+        let copy = self.dir(dir)?;
+        demand(who, dir, &copy, Access::EXECUTE)?;
+        Ok(copy)
     }
 
     fn carry_out(&self, edit: &mut Edit<'_>, moves: &Moves<'_>, now: Stamp) -> Result<Option<Unlinked>> {

@@ -51,6 +51,8 @@ pub enum Ask {
     Kind(FileId),
     /// Where a name leads.
     Entry(FileId, Name),
+    /// Whether somebody can come to a file of its own by a path.
+    Reach(Identity, FileId),
     /// To check, lock and note these parts of an intent, each with its place in the whole.
     Prepare(Prepare),
     /// To do, or to undo, what it prepared.
@@ -152,7 +154,7 @@ pub struct Prepare {
     pub who: Identity,
     /// When.
     pub now: Stamp,
-    /// The parts, and the place of each in the whole.
+    /// The parts, and the place of each in the whole: of several that cannot be, the first counts.
     pub parts: Vec<(usize, Part)>,
 }
 
@@ -185,14 +187,12 @@ pub struct InodePart {
     pub leaves: Option<FileId>,
     /// A directory that does.
     pub joins: Option<FileId>,
-    /// What a directory is called there.
+    /// What it is called there, or was where it no longer is.
     pub name: Name,
-    /// Set if it is in a sticky directory of this owner, so that only its own owner may do this.
+    /// Set if it is in a sticky directory, so that only its own owner may do this.
     pub sticky: Option<Sticky>,
     /// Whether that takes write permission, because a directory's parent changes.
     pub writes: bool,
-    /// Whether nothing but the id was said, so that it has to be reachable.
-    pub by_id: bool,
 }
 
 /// A sticky directory.
