@@ -8,7 +8,8 @@ use crate::file::OpenOptions;
 use crate::socket::here;
 use crate::{ById, ClientConfig};
 use forebay_model::{
-    Attr, Change, Error, ErrorKind, FileId, Gid, Identity, Name, Result, ServerId, SetTime, Uid, Usage,
+    Attr, Change, Error, ErrorKind, FileId, Gid, Identity, Layout, Name, Result, ServerId, SetTime, Striping,
+    Uid, Usage,
 };
 use forebay_wire::{Entry, RenameMode, Sample, Sharing, Status, Token, Welcome, XattrMode};
 use std::path::Path;
@@ -114,6 +115,9 @@ blocking! { Client:
     set_xattr(path: impl AsRef<Path>, name: &str, value: &[u8], mode: XattrMode) -> ();
     list_xattr(path: impl AsRef<Path>) -> Vec<Name>;
     remove_xattr(path: impl AsRef<Path>, name: &str) -> ();
+    layout(path: impl AsRef<Path>) -> (Option<Striping>, Option<Layout>);
+    set_layout(path: impl AsRef<Path>, striping: Option<Striping>) -> ();
+    replace_server(server: ServerId) -> ();
     statfs() -> Usage;
     status() -> Status;
     history() -> Vec<Sample>;

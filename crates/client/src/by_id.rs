@@ -8,7 +8,9 @@ use crate::opens::{Opened, Opening, unexpected};
 use crate::service::Service;
 use crate::session::{Session, Who};
 use crate::spread::Spread;
-use forebay_model::{Access, Attr, Change, Error, ErrorKind, FileId, MAX_PATH, Name, Result, Special};
+use forebay_model::{
+    Access, Attr, Change, Error, ErrorKind, FileId, Layout, MAX_PATH, Name, Result, Special, Striping,
+};
 use forebay_wire::{Entry, IfExists, RenameMode, Reply, Request, Token, XattrMode};
 use std::sync::Arc;
 
@@ -264,6 +266,16 @@ impl ById {
         }
         entries.retain(|entry| entry.attr.is_some() || !gone.contains(&entry.cookie));
         Ok(())
+    }
+
+    /// How the files of a directory are laid out unless that is left to the servers, or where a file's own bytes are.
+    pub async fn layout(&self, file: FileId) -> Result<(Option<Striping>, Option<Layout>)> {
+        ask!(self, Request::GetLayout { file }, Reply::Layout { striping, layout } => (striping, layout))
+    }
+
+    /// Lays out the files that will be made in a directory in this way; `None` leaves it to the servers.
+    pub async fn set_layout(&self, dir: FileId, striping: Option<Striping>) -> Result<()> {
+        ask!(self, Request::SetLayout { dir, striping }, Reply::Done => ())
     }
 
     /// One extended attribute.

@@ -9,8 +9,8 @@ use crate::path::{Last, bytes, split};
 use crate::service::Service;
 use crate::session::Session;
 use forebay_model::{
-    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, Result, ServerId, SetTime,
-    Uid, Usage,
+    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Layout, Name, Result, ServerId,
+    SetTime, Striping, Uid, Usage,
 };
 use forebay_wire::{IfExists, RenameMode, Reply, Request, Sample, Sharing, Status, Welcome, XattrMode};
 use std::fmt::Display;
@@ -303,6 +303,20 @@ impl Client {
         within(&format!("remove attribute {name} of"), path, removed.await)
     }
 
+    /// How the files of a directory are laid out unless that is left to the servers, or where a file's own bytes are.
+    pub async fn layout(&self, path: impl AsRef<Path>) -> Result<(Option<Striping>, Option<Layout>)> {
+        let path = path.as_ref();
+        let layout = async { self.by_id.layout(self.walk(path, true).await?.id).await };
+        within("see the layout of", path, layout.await)
+    }
+
+    /// Lays out the files that will be made in a directory in this way; `None` leaves it to the servers.
+    pub async fn set_layout(&self, path: impl AsRef<Path>, striping: Option<Striping>) -> Result<()> {
+        let path = path.as_ref();
+        let set = async { self.by_id.set_layout(self.walk(path, true).await?.id, striping).await };
+        within("set the layout of", path, set.await)
+    }
+
     async fn ask(&self, request: Request) -> Result<Reply> {
         self.by_id.service.call(&self.by_id.who, &request).await
     }
@@ -393,6 +407,11 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// Lets a server join that has lost its store; only root and the service's owner may.
+    pub async fn replace_server(&self, server: ServerId) -> Result<()> {
+        self.tell(Request::ReplaceServer { server }).await
     }
 
     /// Stops the server; only root and the service's owner may.

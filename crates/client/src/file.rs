@@ -1,9 +1,7 @@
 //! Open files.
 
 use crate::flow::Target;
-use crate::join::join;
-use crate::opens::{Held, unexpected};
-use crate::session::{Session, Who};
+use crate::opens::{Held, done, unexpected};
 use crate::spread::Spread;
 use crate::transfer::WIDE;
 use forebay_model::{Attr, Error, ErrorKind, FileId, Result};
@@ -164,13 +162,11 @@ impl File {
 
     /// Asks whoever puts changes of the file's length in order.
     async fn tell(&self, what: &str, request: Request) -> Result<()> {
-        let told = async {
-            match self.held.spread() {
-                None => done(self.held.session(), self.held.who(), &request).await,
-                Some(spread) => done(&*spread.orders()?, self.held.who(), &request).await,
-            }
+        let told = match self.held.spread() {
+            None => done(self.held.session(), self.held.who(), &request).await,
+            Some(spread) => Box::pin(spread.tell_order(self.target(), &request)).await,
         };
-        self.within(what, told.await)
+        self.within(what, told)
     }
 
     /// Sets the length of the file.
@@ -185,21 +181,20 @@ impl File {
 
     /// Turns a range into zeros; the length stays. An empty range is refused, as `fallocate` does.
     pub async fn punch(&self, offset: u64, len: u64) -> Result<()> {
-        self.tell("punch a hole into", Request::Punch { token: self.token(), offset, len }).await
+        let (what, request) = ("punch a hole into", Request::Punch { token: self.token(), offset, len });
+        match self.held.spread() {
+            None => self.tell(what, request).await,
+            Some(spread) => self.within(what, Box::pin(spread.tell_holders(self.target(), &request)).await),
+        }
     }
 
     /// Waits until everything acknowledged for this file is durable.
     pub async fn sync(&self) -> Result<()> {
         let request = Request::Sync { token: self.token() };
-        let Some(spread) = self.held.spread() else {
-            return self.tell("sync", request).await;
-        };
-        let synced = async {
-            let all = spread.all()?;
-            let calls = all.iter().map(|session| done(session, self.held.who(), &request));
-            join(calls.collect()).await.into_iter().collect()
-        };
-        self.within("sync", synced.await)
+        match self.held.spread() {
+            None => self.tell("sync", request).await,
+            Some(spread) => self.within("sync", Box::pin(spread.tell_all(self.target(), &request)).await),
+        }
     }
 
     /// The file's attributes.
@@ -217,12 +212,5 @@ impl File {
     pub async fn close(self) -> Result<()> {
         let closed = self.held.close().await;
         closed.map_err(|error| error.within(format_args!("cannot close {}", self.label)))
-    }
-}
-
-async fn done(session: &Session, who: &Who, request: &Request) -> Result<()> {
-    match session.call(who, request).await? {
-        Reply::Done => Ok(()),
-        other => Err(unexpected(request, &other)),
     }
 }

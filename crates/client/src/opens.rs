@@ -190,3 +190,11 @@ pub(crate) fn unexpected(request: &Request, reply: &Reply) -> Error {
     let (asked, got) = (word(format!("{request:?}")), word(format!("{reply:?}")));
     Error::new(ErrorKind::Protocol, format!("the service answered {got} to {asked}"))
 }
+
+/// Asks for something that is answered with nothing.
+pub(crate) async fn done(session: &Session, who: &Who, request: &Request) -> Result<()> {
+    match session.call(who, request).await? {
+        Reply::Done => Ok(()),
+        other => Err(unexpected(request, &other)),
+    }
+}

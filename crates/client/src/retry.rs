@@ -34,6 +34,9 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::GetPolicy
         | Request::SetPolicy { .. }
         | Request::Exchange(_)
+        | Request::GetLayout { .. }
+        | Request::SetLayout { .. }
+        | Request::ReplaceServer { .. }
         | Request::Read { .. } => true,
         Request::Create { if_exists, .. } => *if_exists != IfExists::Refuse,
         Request::SetXattr { mode, .. } => *mode == XattrMode::Any,
@@ -46,6 +49,8 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Link { .. }
         | Request::Symlink { .. }
         | Request::RemoveXattr { .. }
+        | Request::Append { .. }
+        | Request::Peer(_)
         | Request::Shutdown => false,
     }
 }

@@ -63,7 +63,7 @@ impl Roll {
 }
 
 pub(crate) fn not_a_member(server: ServerId) -> Error {
-    Error::new(ErrorKind::Stale, format!("server {server} is not one of this service"))
+    Error::new(ErrorKind::Protocol, format!("server {server} is not one of this service"))
 }
 
 fn numbers(list: &Members) -> String {

@@ -125,11 +125,14 @@ fn answers(members: &Members, request: &Request) -> Option<ServerId> {
         | Request::GetXattr { file, .. }
         | Request::SetXattr { file, .. }
         | Request::ListXattr { file }
-        | Request::RemoveXattr { file, .. } => Some(members.authority(*file)),
+        | Request::RemoveXattr { file, .. }
+        | Request::GetLayout { file }
+        | Request::SetLayout { dir: file, .. } => Some(members.authority(*file)),
         Request::Reopen { token }
         | Request::Close { token }
         | Request::Truncate { token, .. }
         | Request::Extend { token, .. }
+        | Request::Append { token, .. }
         | Request::Punch { token, .. }
         | Request::Sync { token }
         | Request::Write { token, .. }

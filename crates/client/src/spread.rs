@@ -2,7 +2,7 @@
 
 use crate::flow::Target;
 use crate::join::join;
-use crate::opens::unexpected;
+use crate::opens::{done, unexpected};
 use crate::roll::not_a_member;
 use crate::service::Service;
 use crate::session::Session;
@@ -68,19 +68,84 @@ impl Spread {
         Ok(session)
     }
 
-    /// Whoever puts appends and truncations in order.
-    pub(crate) fn orders(&self) -> Result<Arc<Session>> {
+    /// Tells whoever puts appends and truncations in order.
+    pub(crate) async fn tell_order(&self, target: Target<'_>, request: &Request) -> Result<()> {
         match self.layout.only() {
-            Some(only) => self.session(only),
-            None => Ok(self.authority.clone()),
+            Some(only) => self.tell(target, only, request).await,
+            None => done(&self.authority, target.who, request).await,
         }
     }
 
-    /// Everybody who has something of the file.
-    pub(crate) fn all(&self) -> Result<Vec<Arc<Session>>> {
+    /// Tells everybody who has bytes of the file.
+    pub(crate) async fn tell_holders(&self, target: Target<'_>, request: &Request) -> Result<()> {
+        self.tell_each(target, self.layout.servers.iter().copied().collect(), request).await
+    }
+
+    /// Tells everybody who has something of the file.
+    pub(crate) async fn tell_all(&self, target: Target<'_>, request: &Request) -> Result<()> {
         let mut servers: BTreeSet<ServerId> = self.layout.servers.iter().copied().collect();
         servers.extend(self.authority.server());
-        servers.into_iter().map(|server| self.session(server)).collect()
+        self.tell_each(target, servers, request).await
+    }
+
+    async fn tell_each(
+        &self,
+        target: Target<'_>,
+        servers: BTreeSet<ServerId>,
+        request: &Request,
+    ) -> Result<()> {
+        let calls = servers.into_iter().map(|server| self.tell(target, server, request));
+        join(calls.collect()).await.into_iter().collect()
+    }
+
+    async fn tell(&self, target: Target<'_>, server: ServerId, request: &Request) -> Result<()> {
+        let session = self.session(server)?;
+        match done(&session, target.who, request).await {
+            Err(error) if self.is_doubted(server, &error) => {
+                self.reassert(target).await?;
+                done(&session, target.who, request).await
+            }
+            told => told,
+        }
+    }
+
+    /// Whether a server did not accept a file as open that its authority may have forgotten: it has been away, and
+    /// was asked before this client was there again.
+    fn is_doubted(&self, server: ServerId, error: &Error) -> bool {
+        error.kind() == ErrorKind::Stale && self.authority.server() != Some(server)
+    }
+
+    async fn reassert(&self, target: Target<'_>) -> Result<()> {
+        let request = Request::Reopen { token: target.token };
+        self.authority.call(target.who, &request).await.map(drop)
+    }
+
+    async fn write(&self, target: Target<'_>, server: ServerId, offset: u64, data: &[u8]) -> Result<()> {
+        let session = self.session(server)?;
+        match session.write_at(target, offset, data).await {
+            Err(error) if self.is_doubted(server, &error) => {
+                self.reassert(target).await?;
+                session.write_at(target, offset, data).await
+            }
+            written => written,
+        }
+    }
+
+    async fn read(
+        &self,
+        target: Target<'_>,
+        server: ServerId,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<usize> {
+        let session = self.session(server)?;
+        match session.read_at(target, offset, into).await {
+            Err(error) if self.is_doubted(server, &error) => {
+                self.reassert(target).await?;
+                session.read_at(target, offset, into).await
+            }
+            read => read,
+        }
     }
 
     /// Whether all is on one server.
@@ -98,21 +163,35 @@ impl Spread {
     pub(crate) async fn write_at(&self, target: Target<'_>, offset: u64, data: &[u8]) -> Result<()> {
         let span = check_range(offset, data.len())?;
         if self.is_narrow(offset, data.len()) {
-            let session = self.session(self.layout.server_at(offset))?;
-            return session.write_at(target, offset, data).await;
+            return self.write(target, self.layout.server_at(offset), offset, data).await;
         }
         let parts = self.layout.pieces(span).map(|(server, span)| {
             let data = &data[(span.start - offset) as usize..(span.end - offset) as usize];
-            async move { self.session(server)?.write_at(target, span.start, data).await }
+            self.write(target, server, span.start, data)
         });
         join(parts.collect()).await.into_iter().collect()
     }
 
-    /// Writes all of `data` behind the last byte, and says where that was.
+    /// Writes all of `data` behind the last byte, and says where that was. Where several servers have the bytes, the
+    /// authority hands out the place.
     pub(crate) async fn append(&self, target: Target<'_>, data: &[u8]) -> Result<u64> {
-        match self.layout.only() {
-            Some(only) => self.session(only)?.append(target, data).await,
-            None => self.authority.append(target, data).await,
+        if let Some(only) = self.layout.only() {
+            let session = self.session(only)?;
+            return match session.append(target, data).await {
+                Err(error) if self.is_doubted(only, &error) => {
+                    self.reassert(target).await?;
+                    session.append(target, data).await
+                }
+                appended => appended,
+            };
+        }
+        let request = Request::Append { token: target.token, len: data.len() as u64 };
+        match self.authority.call(target.who, &request).await? {
+            Reply::Written { offset } => {
+                self.write_at(target, offset, data).await?;
+                Ok(offset)
+            }
+            other => Err(unexpected(&request, &other)),
         }
     }
 
@@ -120,7 +199,7 @@ impl Spread {
     pub(crate) async fn read_at(&self, target: Target<'_>, offset: u64, into: &mut [u8]) -> Result<usize> {
         let span = check_range(offset, into.len())?;
         if let Some(only) = self.layout.only() {
-            return self.session(only)?.read_at(target, offset, into).await;
+            return self.read(target, only, offset, into).await;
         }
         let mut parts = Vec::new();
         let mut rest = &mut *into;
@@ -139,9 +218,8 @@ impl Spread {
     }
 
     async fn read_part(&self, target: Target<'_>, part: &mut Part<'_>, from: usize) -> Result<usize> {
-        let session = self.session(part.server)?;
-        let len = session.read_at(target, part.span.start + from as u64, &mut part.into[from..]).await?;
-        Ok(from + len)
+        let (at, into) = (part.span.start + from as u64, &mut part.into[from..]);
+        Ok(from + self.read(target, part.server, at, into).await?)
     }
 
     /// A server that has nothing more of the file does not know whether it ends there. What lies before the end is asked
