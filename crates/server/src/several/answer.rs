@@ -38,11 +38,6 @@ impl Service {
         self.joining.has_met(&self.store, &self.members.members(), met)
     }
 
-    /// Another server does not let this one in.
-    pub(crate) fn turned_away(&self, error: &Error) {
-        self.joining.turned_away(error);
-    }
-
     /// Fails unless this server may serve.
     pub(crate) fn demand_joined(&self) -> Result<()> {
         if self.joining.has_joined() {

@@ -59,7 +59,9 @@ struct State {
     record: Record,
     /// Those that were met in this life, and the first id that each had not handed out.
     met: BTreeMap<ServerId, FileId>,
-    refused: Option<String>,
+    /// Why the others could not be met.
+    trouble: BTreeMap<ServerId, String>,
+    refused: Option<(ServerId, String)>,
 }
 
 impl Joining {
@@ -99,7 +101,7 @@ impl Joining {
             return Err(Error::new(ErrorKind::BadStore, text));
         }
         let joined = AtomicBool::new(record.joined);
-        let state = State { record, met: BTreeMap::new(), refused: None };
+        let state = State { record, met: BTreeMap::new(), trouble: BTreeMap::new(), refused: None };
         Ok(Joining { own, single, joined, state: Mutex::new(state) })
     }
 
@@ -115,7 +117,7 @@ impl Joining {
         }
         let state = self.lock();
         match &state.refused {
-            Some(why) => Standing::Refused(why.clone()),
+            Some((_, why)) => Standing::Refused(why.clone()),
             None => Standing::Waiting(state.waits_for(self.own, members)),
         }
     }
@@ -164,7 +166,8 @@ impl Joining {
     pub(crate) fn has_met(&self, store: &Store, members: &Members, met: &Met) -> Result<()> {
         self.meet(store, met.server, met.incarnation)?;
         let mut state = self.lock();
-        state.refused = None;
+        state.refused.take_if(|(server, _)| *server == met.server);
+        state.trouble.remove(&met.server);
         state.met.insert(met.server, met.next_id);
         if self.has_joined() {
             return Ok(());
@@ -190,10 +193,12 @@ impl Joining {
         Ok(())
     }
 
-    /// Another server does not let this one in.
-    pub(crate) fn turned_away(&self, error: &Error) {
-        if error.kind() == ErrorKind::BadStore {
-            self.lock().refused = Some(error.to_string());
+    /// Nothing came of an attempt to meet another server. Some of them will not change by waiting.
+    pub(crate) fn turned_away(&self, server: ServerId, error: &Error) {
+        let mut state = self.lock();
+        state.trouble.insert(server, error.to_string());
+        if matches!(error.kind(), ErrorKind::BadStore | ErrorKind::Invalid | ErrorKind::Unauthenticated) {
+            state.refused = Some((server, error.to_string()));
         }
     }
 
@@ -271,8 +276,11 @@ impl State {
 
     fn waits_for(&self, own: ServerId, members: &Members) -> String {
         let missing = members.all().iter().filter(|m| m.server != own && !self.met.contains_key(&m.server));
-        let missing: Vec<String> = missing.map(|m| format!("server {} ({})", m.server, m.address)).collect();
-        missing.join(", ")
+        let shown = missing.map(|m| match self.trouble.get(&m.server) {
+            Some(trouble) => format!("server {} ({}: {trouble})", m.server, m.address),
+            None => format!("server {} ({})", m.server, m.address),
+        });
+        shown.collect::<Vec<_>>().join(", ")
     }
 }
 

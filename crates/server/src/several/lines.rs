@@ -213,7 +213,7 @@ async fn live(service: &Arc<Service>, line: &Line, queue: &mut mpsc::Receiver<Er
         let mut dialled = dial(&line.address, &service.key.key, service.config.server, patience).await?;
         check_number(service, line, dialled.server)?;
         if line.expected.is_some() {
-            let met = meet(service, &mut dialled).await.inspect_err(|error| service.turned_away(error))?;
+            let met = meet(service, &mut dialled).await?;
             service.has_met(&met)?;
         }
         Ok(dialled)
@@ -227,9 +227,20 @@ async fn live(service: &Arc<Service>, line: &Line, queue: &mut mpsc::Receiver<Er
                 Ok(never) => match never {},
             }
         }
-        Ok(Err(error)) => error,
-        Err(_) => Error::new(ErrorKind::Unreachable, format!("no handshake within {patience:?}")),
+        Ok(Err(error)) => turned_away(service, line, error),
+        Err(_) => {
+            let error = Error::new(ErrorKind::Unreachable, format!("no handshake within {patience:?}"));
+            turned_away(service, line, error)
+        }
     }
+}
+
+/// Whoever asks this server for its standing wants to know.
+fn turned_away(service: &Service, line: &Line, error: Error) -> Error {
+    if let Some(server) = line.expected {
+        service.joining.turned_away(server, &error);
+    }
+    error
 }
 
 /// Refuses a server that is not the one the list names, or has the number of this one.

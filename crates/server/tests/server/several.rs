@@ -4,8 +4,10 @@ use crate::raw::{Raw, name, pattern, refused};
 use forebay_model::{Attr, Bytes, Change, Error, ErrorKind, FileId, Members, ServerId};
 use forebay_server::{Config, Medium, Running, Server};
 use forebay_wire::{
-    At, Channel, IfExists, Known, Reply, Request, Status, Token,
+    At, Channel, IfExists, Known, Reply, Request, Standing, Status, Token,
 };
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -260,5 +262,156 @@ fn a_token_counts_where_it_was_vouched_for_and_no_longer_than_it_is_open() {
     match home.call(Request::GetAttr { file: token.file }) {
         Ok(Reply::Attr(attr)) => assert_eq!(attr.size, (64 << 10) + 5),
         other => panic!("{other:?}"),
+    }
+}
+
+fn standing(fleet: &Fleet, index: usize) -> Standing {
+    fleet.status(index).standing
+}
+
+#[test]
+fn servers_start_in_any_order_and_a_new_one_waits_for_all() {
+    let mut fleet = Fleet::plan(3, |_| {});
+    fleet.start(2);
+    let walk = || Request::Walk { dir: ROOT, path: b"x".to_vec(), follow: false };
+    let error = fleet.control(2).call(walk()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("server 0") && error.to_string().contains("server 1"), "{error}");
+    fleet.start(0);
+    fleet.start(1);
+    fleet.joined();
+    fleet.stop(0);
+    fleet.stop(1);
+    fleet.stop(2);
+    // Who has joined serves at once; what needs the others says which of them is not there.
+    fleet.start(1);
+    assert_eq!(standing(&fleet, 1), Standing::Joined);
+    let text = fleet.name_on(ROOT, ServerId(1), "f");
+    let asked = Request::Walk { dir: ROOT, path: text.into_bytes(), follow: false };
+    let error = fleet.control(1).call(asked).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("server 0"), "{error}");
+}
+
+#[test]
+fn lists_that_differ_are_refused_with_both_shown() {
+    let mut fleet = Fleet::plan(2, |_| {});
+    fleet.configs[1].epoch = 7;
+    fleet.start(0);
+    fleet.start(1);
+    until(|| matches!(standing(&fleet, 0), Standing::Refused(_)));
+    let Standing::Refused(why) = standing(&fleet, 0) else { panic!("it was refused a moment ago") };
+    assert!(why.contains("epoch 1: 0 unix:") && why.contains("epoch 7: 0 unix:"), "{why}");
+}
+
+#[test]
+fn a_server_of_another_cluster_is_refused() {
+    let mut fleet = Fleet::plan(2, |config| {
+        config.tcp = true;
+        config.listen = free_port();
+    });
+    let (mut other, list) = (free_port(), fleet.configs[0].servers.clone());
+    other.set_ip(fleet.configs[0].listen.ip());
+    fleet.configs[1].listen = other;
+    let mut list = list;
+    list[1].address = format!("tcp:{other}");
+    fleet.configs.iter_mut().for_each(|config| config.servers.clone_from(&list));
+    fleet.configs[1].key = Some(fleet.dir.path().join("another.key"));
+    fleet.start(0);
+    fleet.start(1);
+    let text = fleet.name_on(ROOT, ServerId(0), "f");
+    let asked = Request::Walk { dir: ROOT, path: text.into_bytes(), follow: false };
+    refused(fleet.control(0).call(asked), ErrorKind::Unreachable);
+    until(|| matches!(standing(&fleet, 0), Standing::Refused(why) if why.contains("key")));
+}
+
+fn free_port() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("it has an address")
+}
+
+#[test]
+fn a_peer_that_answers_garbage_is_named() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let address = listener.local_addr().expect("it has an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            // It may be gone already, which is as good.
+            let _ = stream.and_then(|mut stream| stream.write_all(&[0xfe; 4096]));
+        }
+    });
+    let mut fleet = Fleet::plan(2, |config| config.times.peer = Duration::from_millis(500));
+    for config in &mut fleet.configs {
+        config.servers[1].address = format!("tcp:{address}");
+    }
+    fleet.start(0);
+    until(|| matches!(standing(&fleet, 0), Standing::Waiting(why) if why.contains("not the start of a Forebay frame")));
+    assert!(fleet.control(0).call(Request::Ping).is_ok());
+}
+
+#[test]
+fn an_empty_store_joins_only_when_the_old_one_is_given_up() {
+    let mut fleet = Fleet::new(3);
+    let dir = fleet.make_dir(ROOT, &fleet.name_on(ROOT, ServerId(0), "d"));
+    let lost = fleet.name_on(dir, ServerId(2), "lost");
+    let kept = fleet.name_on(dir, ServerId(1), "kept");
+    fleet.home(dir, &lost).create(dir, &lost, 0o644);
+    fleet.home(dir, &kept).create(dir, &kept, 0o644);
+    fleet.stop(2);
+    std::fs::remove_dir_all(&fleet.configs[2].store).expect("the store is wiped");
+    fleet.start(2);
+    until(|| matches!(standing(&fleet, 2), Standing::Refused(_)));
+    let walk = |text: &str| Request::Walk { dir, path: text.as_bytes().to_vec(), follow: false };
+    let error = fleet.control(2).call(walk(&lost)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(error.to_string().contains("forebay server replace 2"), "{error}");
+    assert!(fleet.home(dir, &kept).call(walk(&kept)).is_ok(), "everything not on it keeps working");
+    let replace = Request::ReplaceServer { server: ServerId(2) };
+    for index in [0, 1] {
+        fleet.control(index).call(replace.clone()).unwrap();
+    }
+    until(|| standing(&fleet, 2) == Standing::Joined);
+    refused(fleet.control(2).call(walk(&lost)), ErrorKind::Io);
+    let made = fleet.home(dir, &lost).make_dir(dir, &lost, 0o755);
+    assert!(made.0 & 0xffff_ffff_ffff >= 1 << 40, "an id of a new life: {made}");
+    let inside = fleet.name_on(made, ServerId(2), "x");
+    refused(fleet.walk(&inside), ErrorKind::NotFound);
+    // Whoever knows better is not fooled by the same number twice.
+    fleet.stop(2);
+    fleet.start(2);
+    assert_eq!(standing(&fleet, 2), Standing::Joined);
+}
+
+#[test]
+fn a_store_does_not_change_its_service() {
+    let mut fleet = Fleet::new(2);
+    fleet.stop(1);
+    let mut alone = fleet.configs[1].clone();
+    alone.servers.clear();
+    let error = Server::start(alone).err().expect("refused");
+    assert!(error.to_string().contains("belongs to a service of servers 0, 1"), "{error}");
+}
+
+#[test]
+fn sixty_four_servers_in_one_process() {
+    let mut fleet = Fleet::plan(64, |config| {
+        config.capacity = Bytes::mib(1);
+        config.region = Some(Bytes::kib(256));
+        config.times.lease = Duration::from_secs(10);
+        config.times.peer = Duration::from_secs(30);
+        config.lambda = Duration::from_secs(60);
+    });
+    (0..64).rev().for_each(|index| fleet.start(index));
+    fleet.joined();
+    let dir = fleet.make_dir(ROOT, &fleet.name_on(ROOT, ServerId(40), "d"));
+    for number in 0..64 {
+        let text = format!("file{number}");
+        let token = fleet.home(dir, &text).create(dir, &text, 0o644);
+        fleet.data(token.file.maker()).write(token, At::Offset(0), &[7; 10]).unwrap();
+        let walk = Request::Walk { dir, path: text.clone().into_bytes(), follow: false };
+        match fleet.home(dir, &text).call(walk) {
+            Ok(Reply::Found(attr)) => assert_eq!(attr.size, 10),
+            other => panic!("{other:?}"),
+        }
     }
 }
