@@ -90,7 +90,7 @@ impl Driver {
         let stripings = [
             None,
             Some(Striping { width: 0, stripe: 64 << 10 }),
-            Some(Striping { width: 2, stripe: 4 << 10 }),
+            Some(Striping { width: 2, stripe: 128 << 10 }),
             Some(Striping { width: 1, stripe: 1 << 20 }),
         ];
         let client = self.clients[0].as_identity(Identity::root());
