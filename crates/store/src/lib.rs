@@ -29,6 +29,6 @@ pub use names::{
     Ask, Attempt, Body, Carried, DirCopy, Entry, Extent, Facts, Fate, Found, Heard, Inode, InodePart,
     IntentId, Leased, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, Next, Obstacle, Op, Part, Prepare,
     Question, RenameMode, Root, Share, Sticky, Stopped, Target, Task, Told, Unlinked, Verdict, Walked,
-    Withdrawal, XattrMode, check,
+    Withdrawal, XattrMode, check, check_all, repair,
 };
 pub use store::{Store, StoreConfig};

@@ -61,8 +61,8 @@ struct Ours {
 }
 
 /// For as long as it lives nobody gets a copy of a directory.
-pub struct Withdrawal<'a> {
-    copies: &'a Copies,
+pub struct Withdrawal {
+    copies: Arc<Copies>,
     dir: FileId,
     complete: bool,
 }
@@ -143,7 +143,7 @@ impl Copies {
     }
 }
 
-impl Withdrawal<'_> {
+impl Withdrawal {
     /// All others have dropped their copies, or these count no more.
     pub fn complete(&mut self) {
         let mut ours = self.copies.ours();
@@ -157,7 +157,7 @@ impl Withdrawal<'_> {
     }
 }
 
-impl Drop for Withdrawal<'_> {
+impl Drop for Withdrawal {
     fn drop(&mut self) {
         let mut ours = self.copies.ours();
         if let Some((waiting, complete)) = ours.withdrawn.get_mut(&self.dir) {
@@ -219,9 +219,9 @@ impl Names {
 
     /// From now on, until the result is dropped, nobody gets a copy of this directory of ours.
     #[must_use]
-    pub fn withdraw(&self, dir: FileId) -> Withdrawal<'_> {
+    pub fn withdraw(&self, dir: FileId) -> Withdrawal {
         self.copies.ours().withdrawn.entry(dir).or_default().0 += 1;
-        Withdrawal { copies: &self.copies, dir, complete: false }
+        Withdrawal { copies: Arc::clone(&self.copies), dir, complete: false }
     }
 
     /// Another server began a new life: what it said before counts no more.

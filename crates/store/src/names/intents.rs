@@ -9,7 +9,7 @@ use super::key;
 use super::parts::Refusal;
 use super::talk::{Ask, IntentId, Part, Prepare, Told, Verdict, from_record, to_bytes};
 use super::{Attempt, Inode, Names, Obstacle, Stopped, damaged};
-use crate::meta::{Batch, Kv};
+use crate::meta::Batch;
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -144,9 +144,21 @@ impl Names {
         if let Some(other) = self.holds.in_the_way(parts.clone()) {
             return Err(Refusal::Stopped(Obstacle::Intent(other).into()));
         }
-        let mut inodes = Vec::new();
+        let (mut inodes, mut refused) = (Vec::new(), None);
         for (place, part) in &prepare.parts {
-            inodes.extend(self.check_part(&prepare.who, prepare.now, *place, part)?);
+            match self.check_part(&prepare.who, prepare.now, *place, part) {
+                Ok(inode) => inodes.extend(inode),
+                // Of several that cannot be, the one that is checked first elsewhere too.
+                Err(Refusal::Refused(place, error)) => {
+                    if refused.as_ref().is_none_or(|(first, _)| place < *first) {
+                        refused = Some((place, error));
+                    }
+                }
+                Err(stopped) => return Err(stopped),
+            }
+        }
+        if let Some((place, error)) = refused {
+            return Err(Refusal::Refused(place, error));
         }
         let taken = self.holds.take(prepare.intent, parts);
         taken.map_err(|other| Refusal::Stopped(Obstacle::Intent(other).into()))?;

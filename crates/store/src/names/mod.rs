@@ -51,7 +51,7 @@ mod task;
 mod walk;
 mod xattr;
 
-pub use check::check;
+pub use check::{check, check_all, repair};
 pub use copies::{Heard, Leased, Question, Withdrawal};
 pub use inode::{Body, Extent, Facts, Inode, MAX_LINKS};
 pub use key::Target;
@@ -94,7 +94,7 @@ pub struct Names {
     tree: Mutex<()>,
     count: AtomicU64,
     around: OnceLock<Around>,
-    copies: Copies,
+    copies: Arc<Copies>,
     holds: Arc<Holds>,
     intents: Arc<Intents>,
     moving: Arc<AtomicBool>,
@@ -144,7 +144,7 @@ impl Names {
             tree: Mutex::default(),
             count: AtomicU64::new(count),
             around: OnceLock::new(),
-            copies: Copies::default(),
+            copies: Arc::default(),
             holds: Arc::default(),
             intents: Arc::default(),
             moving: Arc::default(),

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 
 /// How often an operation is tried while others are in its way.
 const MAX_ROUNDS: u32 = 500;
+/// How many obstacles of its own an operation gets over: every directory above it may be one.
+const MAX_OBSTACLES: u32 = 1 << 16;
 
 /// An operation under way. Dropped before its end, it never was.
 pub struct Task {
@@ -21,6 +23,7 @@ pub struct Task {
     known: Known,
     moving: Option<Moving>,
     rounds: u32,
+    obstacles: u32,
 }
 
 /// What the task waits for.
@@ -64,7 +67,16 @@ impl Names {
     /// Begins an operation that may concern several servers.
     #[must_use]
     pub fn task(&self, who: Identity, op: Op, now: Stamp) -> Task {
-        Task { who, op, now, stage: Stage::Plan, known: Known::default(), moving: None, rounds: 0 }
+        Task {
+            who,
+            op,
+            now,
+            stage: Stage::Plan,
+            known: Known::default(),
+            moving: None,
+            rounds: 0,
+            obstacles: 0,
+        }
     }
 }
 
@@ -72,6 +84,14 @@ impl Task {
     /// Goes on. `told` are the answers to what was asked; an error means that a server could not be asked, or that it
     /// failed.
     pub fn next(&mut self, names: &Names, told: Vec<Result<Told>>) -> Next {
+        let next = self.go_on(names, told);
+        if matches!(next, Next::Done(..)) {
+            self.moving = None;
+        }
+        next
+    }
+
+    fn go_on(&mut self, names: &Names, told: Vec<Result<Told>>) -> Next {
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Plan => self.plan(names),
             Stage::Known(asked) => match self.learn(asked, told) {
@@ -111,7 +131,8 @@ impl Task {
             Stopped::Obstacle(Obstacle::Busy) => self.pause(),
             Stopped::Obstacle(obstacle) => {
                 self.stage = Stage::Plan;
-                self.round().unwrap_or(Next::Obstacle(obstacle))
+                self.obstacles += 1;
+                self.unless_endless().unwrap_or(Next::Obstacle(obstacle))
             }
         }
     }
@@ -121,15 +142,15 @@ impl Task {
         self.known = Known::default();
         self.moving = None;
         self.stage = Stage::Plan;
-        self.round().unwrap_or(Next::Obstacle(Obstacle::Busy))
+        self.rounds += 1;
+        self.unless_endless().unwrap_or(Next::Obstacle(Obstacle::Busy))
     }
 
-    /// Counts a round; ends the task if there were too many.
-    fn round(&mut self) -> Option<Next> {
-        self.rounds += 1;
-        (self.rounds > MAX_ROUNDS).then(|| {
+    /// Ends the task if it gets nowhere.
+    fn unless_endless(&mut self) -> Option<Next> {
+        (self.rounds > MAX_ROUNDS || self.obstacles > MAX_OBSTACLES).then(|| {
             self.stage = Stage::Over;
-            let text = format!("{:?} met others in its way {MAX_ROUNDS} times: try again", self.op);
+            let text = format!("{:?} met others in its way {} times: try again", self.op, self.rounds);
             over(Err(Error::new(ErrorKind::Busy, text)))
         })
     }

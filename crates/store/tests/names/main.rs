@@ -1,5 +1,6 @@
 //! The namespace and the metadata store under it: tables, a reference model, crashes, threads, damage.
 
+mod cluster;
 mod common;
 mod corrupt;
 mod crash;
@@ -8,6 +9,7 @@ mod model;
 mod operations;
 mod permissions;
 mod random;
+mod several;
 mod threads;
 mod walking;
 mod xattrs;

@@ -73,6 +73,7 @@ pub(crate) enum Answer {
 
 pub(crate) type Outcome = Result<Answer, ErrorKind>;
 
+#[derive(Clone)]
 pub(crate) struct Model {
     pub(crate) nodes: BTreeMap<FileId, Node>,
 }
