@@ -265,7 +265,9 @@ impl Service {
                 tracing::debug!(?intent, %error, "what became of this will be asked later");
             }
         }
-        let unfinished = self.store.names().unfinished();
-        self.tell_ends(unfinished.unwrap_or_default()).await;
+        match self.store.names().unfinished() {
+            Ok(unfinished) => self.tell_ends(unfinished).await,
+            Err(error) => tracing::error!(%error, "what others have to finish cannot be read"),
+        }
     }
 }

@@ -19,38 +19,77 @@ use tokio::time::{Instant, sleep};
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
+/// Why something that concerns several servers was not done.
+pub(super) enum Undone {
+    /// It cannot be, or not now.
+    Failed(Error),
+    /// Nobody knows whether it was.
+    Unknown,
+}
+
+impl From<Error> for Undone {
+    fn from(error: Error) -> Undone {
+        Undone::Failed(error)
+    }
+}
+
 /// What is held from one attempt to the next, and how long there will be another.
 pub(crate) struct Aids<'a> {
     deadline: Instant,
     pauses: u32,
-    withdrawals: Vec<Withdrawal<'a>>,
+    withdrawals: Vec<Withdrawal>,
     order: Option<MutexGuard<'a, ()>>,
 }
 
-/// Serves a request that has stopped, once what it needs is there.
+/// Serves a request that has stopped, once what it needs is there. `None` if nobody knows whether it was done: then
+/// there is nothing to answer.
 pub(crate) async fn resolve(
     service: &Arc<Service>,
     mut caller: Caller,
     request: &Request,
     mut stop: Stop,
-) -> Answer {
+) -> Option<Answer> {
     let mut aids = service.aids();
     loop {
         if let Stop::Names(Obstacle::Several) = stop {
             return carry_out(service, &caller, request).await;
         }
-        service.deal(&mut caller, stop, &mut aids).await?;
+        match (service.deal(&mut caller, stop, &mut aids).await, request) {
+            (Ok(()), _) => {}
+            // A directory that the client knew is gone, and its path may lead to another by now.
+            (Err(error), Request::Jump { path, .. })
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) =>
+            {
+                return Some(Ok(Reply::Elsewhere { dir: FileId::ROOT, rest: path.clone() }));
+            }
+            (Err(error), _) => return Some(Err(error)),
+        }
         match service.handle(&caller, request) {
-            Ok(reply) => return Ok(reply),
+            Ok(reply) => return Some(Ok(reply)),
             Err(again) => stop = again,
         }
     }
 }
 
 /// Carries out what concerns the names of several servers, and puts it as the client expects it.
-async fn carry_out(service: &Arc<Service>, caller: &Caller, request: &Request) -> Answer {
-    let op = operation(request)?;
-    let carried = service.carry(caller.who.clone(), op).await?;
+async fn carry_out(service: &Arc<Service>, caller: &Caller, request: &Request) -> Option<Answer> {
+    let op = match operation(request) {
+        Ok(op) => op,
+        Err(error) => return Some(Err(error)),
+    };
+    if let Request::Link { file, .. } = request
+        && let Err(error) = service.demand_reach(caller, *file).await
+    {
+        return Some(Err(error));
+    }
+    match service.carry(caller.who.clone(), op).await {
+        Ok(carried) => Some(put_result(service, request, carried).await),
+        Err(Undone::Failed(error)) => Some(Err(error)),
+        Err(Undone::Unknown) => None,
+    }
+}
+
+async fn put_result(service: &Arc<Service>, request: &Request, carried: Carried) -> Answer {
     match (request, carried.linked) {
         (Request::Link { file, .. }, Some(inode)) => {
             let servers = match &inode.body {
@@ -147,6 +186,8 @@ impl Service {
             aids.withdrawals.push(withdrawal);
             return Ok(());
         }
+        // Whoever is in the way may wait for a copy himself.
+        aids.withdrawals.clear();
         let Some(question) = self.store.names().question(&obstacle) else {
             self.pause(aids).await;
             return Ok(());
@@ -176,18 +217,21 @@ impl Service {
     }
 
     /// Has something done that concerns the names of several servers.
-    pub(super) async fn carry(self: &Arc<Service>, who: Identity, op: Op) -> Result<Carried> {
+    pub(super) async fn carry(self: &Arc<Service>, who: Identity, op: Op) -> Result<Carried, Undone> {
         let mut task = self.store.names().task(who, op, self.store.data().now());
         let (mut told, mut aids) = (Vec::new(), self.aids());
         loop {
             match task.next(self.store.names(), std::mem::take(&mut told)) {
-                Next::Ask(list) => told = self.ask_each(list).await,
+                Next::Ask(list) => match &list[..] {
+                    [(server, ask @ Ask::Carry(..))] => told = vec![self.have_carried(*server, ask).await?],
+                    _ => told = self.ask_each(list).await,
+                },
                 Next::Obstacle(obstacle) => self.clear(obstacle, &mut aids).await?,
                 Next::Done(result, tell) => {
                     self.take_orphaned();
                     let service = self.clone();
                     tokio::spawn(async move { service.tell_ends(tell).await });
-                    return result;
+                    return Ok(result?);
                 }
             }
         }
@@ -216,14 +260,33 @@ impl Service {
         if server == self.config.server {
             return self.answer_names(server, &ask).await;
         }
-        let bytes = ask.encode();
-        let request = match ask {
-            Ask::Carry(..) => PeerRequest::Carry { ask: bytes },
-            _ => PeerRequest::Names { ask: bytes },
-        };
         let times = self.config.times;
-        match self.ask_for(server, request, times.peer + times.lease).await? {
-            PeerReply::Names { told } => Told::decode(&told),
+        let request = PeerRequest::Names { ask: ask.encode() };
+        told(self.ask_for(server, request, times.peer + times.lease).await?)
+    }
+
+    /// Has another server carry something out.
+    async fn have_carried(self: &Arc<Service>, server: ServerId, ask: &Ask) -> Result<Result<Told>, Undone> {
+        let times = self.config.times;
+        let request = Request::Peer(Box::new(PeerRequest::Carry { ask: ask.encode() }));
+        // The other has to give up first, and say so.
+        let patience = (times.peer + times.lease) * 2;
+        match self.lines.to(server)?.ask_once(&request, patience).await {
+            Some(Ok(Reply::Peer(reply))) => Ok(told(*reply)),
+            Some(Ok(other)) => Ok(Err(nonsense(&other))),
+            Some(Err(error)) => Ok(Err(error)),
+            None => Err(Undone::Unknown),
+        }
+    }
+
+    /// Fails unless the caller could have come to a file of another server.
+    async fn demand_reach(self: &Arc<Service>, caller: &Caller, file: FileId) -> Result<()> {
+        if caller.session.holds(file, caller.who.uid) {
+            return Ok(());
+        }
+        let authority = self.members.members().authority(file);
+        match self.ask_names(authority, Ask::Reach(caller.who.clone(), file)).await? {
+            Told::Done => Ok(()),
             other => Err(nonsense(&other)),
         }
     }
@@ -314,6 +377,13 @@ impl Service {
     }
 }
 
+fn told(reply: PeerReply) -> Result<Told> {
+    match reply {
+        PeerReply::Names { told } => Told::decode(&told),
+        other => Err(nonsense(&other)),
+    }
+}
+
 /// What two servers hold of a file together.
 pub(super) fn and(one: Held, other: Held) -> Held {
     Held {
@@ -328,7 +398,12 @@ impl Service {
     pub(super) fn answer_names<'a>(self: &'a Arc<Service>, from: ServerId, ask: &'a Ask) -> Answering<'a> {
         Box::pin(async move {
             if let Ask::Carry(who, op) = ask {
-                return self.carry(who.clone(), op.clone()).await.map(Told::Carried);
+                return match self.carry(who.clone(), op.clone()).await {
+                    Ok(carried) => Ok(Told::Carried(carried)),
+                    Err(Undone::Failed(error)) => Err(error),
+                    // Only who coordinates is asked to carry something out, and he asks nobody else to.
+                    Err(Undone::Unknown) => Err(nonsense(ask)),
+                };
             }
             let mut aids = self.aids();
             loop {

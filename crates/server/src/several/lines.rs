@@ -104,34 +104,39 @@ impl Line {
         self.hang_up.notify_waiters();
     }
 
-    /// Asks, and waits for the answer for so long. What may be asked twice is, if the connection breaks.
+    /// Asks, and waits for the answer for so long. If the connection breaks, it is asked again.
     pub(crate) async fn ask(&self, request: Request, patience: Duration) -> Answer {
-        let twice = may_be_asked_twice(&request);
         let asked = async {
             loop {
-                self.fail_soon(patience)?;
-                let (tell, told) = oneshot::channel();
-                let errand = Errand { request: request.clone(), tell };
-                if self.queue.try_send(errand).is_err() {
-                    let text = format!("too many questions wait for {}: try again", self.name());
-                    return Err(Error::new(ErrorKind::Busy, text));
-                }
-                match told.await {
+                match self.send(&request, patience)?.await {
                     Ok(answer) => return answer,
-                    Err(_) if twice => sleep(PAUSE).await,
-                    Err(_) => {
-                        let text = format!(
-                            "the connection to {} broke before it answered: nobody knows whether it was done",
-                            self.name()
-                        );
-                        return Err(Error::new(ErrorKind::Unreachable, text));
-                    }
+                    Err(_) => sleep(PAUSE).await,
                 }
             }
         };
         match timeout(patience, asked).await {
             Ok(answer) => answer,
             Err(_) => Err(self.silent(patience)),
+        }
+    }
+
+    /// Asks once. `None` if nobody knows whether it was done.
+    pub(crate) async fn ask_once(&self, request: &Request, patience: Duration) -> Option<Answer> {
+        match self.send(request, patience) {
+            Ok(told) => timeout(patience, told).await.ok()?.ok(),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn send(&self, request: &Request, patience: Duration) -> Result<oneshot::Receiver<Answer>> {
+        self.fail_soon(patience)?;
+        let (tell, told) = oneshot::channel();
+        match self.queue.try_send(Errand { request: request.clone(), tell }) {
+            Ok(()) => Ok(told),
+            Err(_) => {
+                let text = format!("too many questions wait for {}: try again", self.name());
+                Err(Error::new(ErrorKind::Busy, text))
+            }
         }
     }
 
@@ -181,14 +186,6 @@ impl Line {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Everything servers ask each other leads to the same when it is asked again, but for what a user wants done.
-fn may_be_asked_twice(request: &Request) -> bool {
-    match request {
-        Request::Peer(request) => !matches!(**request, PeerRequest::Carry { .. }),
-        _ => true,
     }
 }
 
