@@ -275,7 +275,7 @@ impl ById {
 
     /// Lays out the files that will be made in a directory in this way; `None` leaves it to the servers.
     pub async fn set_layout(&self, dir: FileId, striping: Option<Striping>) -> Result<()> {
-        ask!(self, Request::SetLayout { dir, striping }, Reply::Done => ())
+        ask!(self, Request::SetLayout { dir, striping }, Reply::Layout { .. } => ())
     }
 
     /// One extended attribute.

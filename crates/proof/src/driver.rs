@@ -90,7 +90,7 @@ impl Driver {
         let stripings = [
             None,
             Some(Striping { width: 0, stripe: 64 << 10 }),
-            Some(Striping { width: 2, stripe: 4 << 10 }),
+            Some(Striping { width: 2, stripe: 128 << 10 }),
             Some(Striping { width: 1, stripe: 1 << 20 }),
         ];
         let client = self.clients[0].as_identity(Identity::root());
@@ -201,6 +201,7 @@ impl Driver {
         let who = if self.dice.one_in(3) { &people[0] } else { self.dice.pick(&people) };
         let client = self.dice.pick(&self.clients).as_identity(who.clone());
         let real = perform(&client, op);
+        eprintln!("{} {op:?} -> {:?}", who.uid, real.as_ref().map(|(answer, _)| answer).map_err(|e| e.to_string()));
         if is_unknown(&real) {
             self.settle(&[&|tree| drop(tree.apply(who, op))]);
             return Step::Unknown;

@@ -3,7 +3,8 @@
 use crate::dice::Dice;
 use crate::host::{By, Host, Plan, Seat, free_port};
 use forebay_client::blocking::Client;
-use forebay_model::{Member, ServerId};
+use forebay_model::{Bytes, Member, Members, ServerId};
+use forebay_store::{FjallKv, Kv, check_all};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
@@ -13,6 +14,9 @@ use tempfile::TempDir;
 const LEASE: Duration = Duration::from_millis(300);
 /// How long a server waits for another.
 const PEER: Duration = Duration::from_secs(2);
+
+/// For the metadata of one store.
+const CACHE: Bytes = Bytes::mib(8);
 
 /// The servers of a service, with numbers from 1.
 pub struct Fleet {
@@ -78,6 +82,18 @@ impl Fleet {
     /// Stops all in order.
     pub fn stop_all(&mut self) {
         self.hosts.iter_mut().filter(|host| host.is_up()).for_each(Host::stop);
+    }
+
+    /// Stops all, and looks whether what they left is one sound namespace.
+    pub fn check(&mut self) {
+        self.stop_all();
+        let seat = self.hosts[0].seat.clone().expect("it is one of several");
+        let members = Members::new(seat.epoch, seat.servers).expect("a list of servers");
+        let open =
+            |host: &Host| FjallKv::open(&host.store().join("meta"), CACHE).expect("a store nobody uses");
+        let stores: Vec<FjallKv> = self.hosts.iter().map(open).collect();
+        let stores: Vec<&dyn Kv> = stores.iter().map(|store| -> &dyn Kv { store }).collect();
+        assert_eq!(check_all(&members, &stores), Vec::<String>::new(), "the namespace");
     }
 
     /// A client that was pointed at one of them.

@@ -1,7 +1,7 @@
 //! Several servers, one namespace: against the reference model, through restarts and kills of any of them.
 
-use forebay_client::OpenOptions;
 use forebay_client::blocking::Client;
+use forebay_client::{Listing, OpenOptions, RenameMode};
 use forebay_model::{Bytes, ErrorKind, Striping};
 use forebay_proof::{Block, By, Dice, Driver, Fleet, HEAD, Plan, Seeded, Step, rounds};
 use forebay_server::Medium;
@@ -144,7 +144,7 @@ fn play_side_by_side(count: u16, part: u64) {
     let mut fleet = Fleet::new(PROGRAM, count, plan);
     let reader = fleet.client(0, By::Unix);
     reader.mkdir("/common", 0o777).unwrap();
-    let striping = Striping { width: 0, stripe: 32 << 10 };
+    let striping = Striping { width: 0, stripe: 64 << 10 };
     reader.set_layout("/common", Some(striping)).unwrap();
     reader.open("/common/file", OpenOptions::CREATE).unwrap().close().unwrap();
     let go_on = AtomicBool::new(true);
@@ -189,4 +189,78 @@ fn random_clients_of_three_servers_match_their_models_through_kills() {
 #[test]
 fn random_clients_of_five_servers_match_their_models_through_kills() {
     play_side_by_side(5, 5400);
+}
+
+const DIRS: u64 = 5;
+
+/// Moves directories into each other and back for as long as it is told to.
+fn shuffle(client: &Client, mut dice: Dice, go_on: &AtomicBool) -> u64 {
+    let mut moved = 0;
+    while go_on.load(Ordering::Relaxed) {
+        let (one, other) = (dice.below(DIRS), dice.below(DIRS));
+        let (from, to) = match dice.below(3) {
+            0 => (format!("/m{one}"), format!("/m{other}/m{one}")),
+            1 => (format!("/m{other}/m{one}"), format!("/m{one}")),
+            _ => (format!("/m{other}/m{one}"), format!("/m{one}/m{other}")),
+        };
+        match client.rename(&from, &to, RenameMode::NoReplace) {
+            Ok(()) => moved += 1,
+            Err(error) => {
+                let kind = error.kind();
+                let expected =
+                    [ErrorKind::NotFound, ErrorKind::Invalid, ErrorKind::Exists, ErrorKind::Unreachable];
+                assert!(expected.contains(&kind), "{from} to {to}: {error} ({kind:?})");
+            }
+        }
+    }
+    moved
+}
+
+/// Every directory below a path, by name.
+fn found_below(client: &Client, path: &str, found: &mut BTreeMap<String, String>) {
+    let listed = client.read_dir(if path.is_empty() { "/" } else { path }, Listing::Names).unwrap();
+    for entry in listed.map(Result::unwrap) {
+        let below = format!("{path}/{}", entry.name);
+        let twice = found.insert(entry.name.to_string(), below.clone());
+        assert_eq!(twice, None, "{below} is there twice");
+        found_below(client, &below, found);
+    }
+}
+
+#[test]
+fn random_moves_of_directories_into_each_other_make_no_loop() {
+    let seeded = Seeded::new();
+    let mut dice = seeded.dice(5500);
+    let mut fleet = fleet(3);
+    let reader = fleet.client(0, By::Unix);
+    for dir in 0..DIRS {
+        reader.mkdir(format!("/m{dir}"), 0o755).unwrap();
+    }
+    let mut moved = 0;
+    for round in rounds(3) {
+        let go_on = AtomicBool::new(true);
+        let clients: Vec<Client> = (0..3).map(|number| fleet.client(number, By::turn(number))).collect();
+        moved += std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..)
+                .zip(&clients)
+                .map(|(number, client)| {
+                    let (go_on, dice) = (&go_on, seeded.dice(5510 + 10 * round + number));
+                    scope.spawn(move || shuffle(client, dice, go_on))
+                })
+                .collect();
+            for _ in 0..2 {
+                std::thread::sleep(Duration::from_millis(200 + dice.below(600)));
+                restart(&mut fleet, &mut dice);
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            go_on.store(false, Ordering::Relaxed);
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>()
+        });
+        let mut found = BTreeMap::new();
+        found_below(&reader, "", &mut found);
+        assert_eq!(found.len(), DIRS as usize, "{found:?}");
+    }
+    assert!(moved > 0);
+    drop(reader);
+    fleet.check();
 }

@@ -54,8 +54,15 @@ pub(crate) async fn resolve(
         if let Stop::Names(Obstacle::Several) = stop {
             return carry_out(service, &caller, request).await;
         }
-        if let Err(error) = service.deal(&mut caller, stop, &mut aids).await {
-            return Some(Err(error));
+        match (service.deal(&mut caller, stop, &mut aids).await, request) {
+            (Ok(()), _) => {}
+            // A directory that the client knew is gone, and its path may lead to another by now.
+            (Err(error), Request::Jump { path, .. })
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) =>
+            {
+                return Some(Ok(Reply::Elsewhere { dir: FileId::ROOT, rest: path.clone() }));
+            }
+            (Err(error), _) => return Some(Err(error)),
         }
         match service.handle(&caller, request) {
             Ok(reply) => return Some(Ok(reply)),
