@@ -60,6 +60,12 @@ impl Intents {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Whether an intent has something locked here.
+    fn is_open(&self, intent: IntentId) -> bool {
+        let state = self.state();
+        state.prepared.contains(&intent) || matches!(state.ours.get(&intent), Some(Stage::Open))
+    }
 }
 
 impl Drop for Claim {
@@ -121,9 +127,11 @@ impl Names {
         let inodes = match self.check_and_lock(prepare) {
             Ok(inodes) => inodes,
             Err(Refusal::Refused(place, error)) => return Ok(Told::Refused(place, error)),
-            Err(Refusal::Stopped(Stopped::Obstacle(Obstacle::Busy | Obstacle::Intent(_)))) => {
-                return Ok(Told::Busy);
+            // A part never waits for another intent, which may wait for it.
+            Err(Refusal::Stopped(Stopped::Obstacle(Obstacle::Intent(other)))) => {
+                return Ok(Told::Locked(other));
             }
+            Err(Refusal::Stopped(Stopped::Obstacle(Obstacle::Busy))) => return Ok(Told::Busy),
             Err(Refusal::Stopped(stopped)) => return Err(stopped),
         };
         let noted = Noted { now: *now, parts: parts.iter().map(|(_, part)| part.clone()).collect() };
@@ -336,6 +344,10 @@ impl Names {
             }
             Ask::Verdict(intent) if intent.coordinator() != self.server() => return Err(misdirected()),
             Ask::Verdict(intent) => Told::Verdict(self.verdict(*intent)?),
+            Ask::Settle(intent) if self.intents.is_open(*intent) => {
+                return Err(Obstacle::Intent(*intent).into());
+            }
+            Ask::Settle(_) => Told::Done,
             Ask::Carry(..) => return Err(misdirected()),
         })
     }

@@ -1,6 +1,6 @@
 //! What each home of a directory's entries counts for it.
 
-use super::{Facts, Names, damaged, key};
+use super::{Attempt, Facts, Names, damaged, key};
 use forebay_model::{FileId, Result, Stamp};
 
 const VERSION: u8 = 1;
@@ -56,6 +56,12 @@ impl From<Share> for Facts {
 }
 
 impl Names {
+    /// What this server's entries add to a directory's attributes, once it is settled where they lead.
+    pub fn settled_share(&self, dir: FileId) -> Attempt<Share> {
+        self.holds.entries_are_settled(dir)?;
+        Ok(self.share(dir)?)
+    }
+
     /// What this server's entries add to a directory's attributes.
     pub fn share(&self, dir: FileId) -> Result<Share> {
         match self.kv.get(&key::share(dir))? {

@@ -59,6 +59,8 @@ pub enum Ask {
     Finish(IntentId, Verdict),
     /// What became of an intent.
     Verdict(IntentId),
+    /// To say when an intent has nothing locked there any more. Asked by those who have nothing locked themselves.
+    Settle(IntentId),
     /// To carry out an operation as its coordinator: for [`super::Names::task`], not for [`super::Names::answer`].
     Carry(Identity, Op),
 }
@@ -76,8 +78,10 @@ pub enum Told {
     Entry(Option<Target>),
     /// The parts are prepared; these inodes will be like this.
     Prepared(Vec<(FileId, Inode)>),
-    /// Something is locked, or is not as it was: undo all and try again.
+    /// Something is not as it was: undo all and try again.
     Busy,
+    /// Another intent has something locked: undo all, wait for that, and try again.
+    Locked(IntentId),
     /// The part in this place cannot be.
     Refused(usize, Error),
     /// What became of the intent; nothing if that is open.

@@ -36,8 +36,8 @@ enum Stage {
     Forwarded(ServerId),
     /// Servers that prepare their parts.
     Prepared(Prepared),
-    /// Servers that undo what they prepared.
-    Undone,
+    /// Servers that undo what they prepared, so many, and then those where others have to finish first.
+    Undone(usize),
     /// Nothing any more.
     Over,
 }
@@ -104,7 +104,11 @@ impl Task {
                 told => Err(strange(server, &format!("{told:?}"))),
             }),
             Stage::Prepared(prepared) => self.weigh(names, prepared, told),
-            Stage::Undone => self.pause(),
+            // Whoever did not hear that it was undone will ask. But those in the way have to get out of it.
+            Stage::Undone(count) => match told.into_iter().skip(count).find_map(Result::err) {
+                Some(error) => over(Err(error)),
+                None => self.pause(),
+            },
             Stage::Over => over(Err(Error::new(ErrorKind::Invalid, "the operation is over already"))),
         }
     }
@@ -208,13 +212,14 @@ impl Task {
         let tell = |verdict| -> Vec<_> {
             others.iter().map(|&server| (server, Ask::Finish(intent, verdict))).collect()
         };
-        let (mut busy, mut failed) = (false, None);
+        let (mut busy, mut locked, mut failed) = (false, Vec::new(), None);
         for (&server, told) in others.iter().zip(told) {
             match told {
                 Ok(Told::Prepared(inodes)) => {
                     carried.linked = inodes.into_iter().next().map(|(_, inode)| inode).or(carried.linked);
                 }
                 Ok(Told::Busy) => busy = true,
+                Ok(Told::Locked(other)) => locked.push((server, Ask::Settle(other))),
                 Ok(Told::Refused(place, error)) => refusals.push((place, error)),
                 Ok(other) => failed = Some(strange(server, &format!("{other:?}"))),
                 Err(error) => failed = Some(error),
@@ -223,10 +228,11 @@ impl Task {
         if let Some(error) = failed {
             return Next::Done(Err(error), tell(Verdict::Undone));
         }
-        if busy {
+        if busy || !locked.is_empty() {
             drop(claim);
-            self.stage = Stage::Undone;
-            return Next::Ask(tell(Verdict::Undone));
+            let undo = tell(Verdict::Undone);
+            self.stage = Stage::Undone(undo.len());
+            return Next::Ask(undo.into_iter().chain(locked).collect());
         }
         refusals.sort_by_key(|(place, _)| *place);
         let refusal = refusals.into_iter().next().map(|(_, error)| error);

@@ -275,14 +275,18 @@ impl Cluster {
         }
     }
 
-    /// All servers that died start again; then everything that was left open is settled.
-    pub(crate) fn recover(&self, now: Stamp) {
+    /// All servers that died start again.
+    pub(crate) fn restart(&self) {
         *self.mishap.lock().expect("no panic") = None;
         for server in self.members.servers() {
             if self.names(server).is_err() {
                 self.start(server);
             }
         }
+    }
+
+    /// Everything that was left open is settled.
+    pub(crate) fn settle(&self, now: Stamp) {
         for server in self.members.servers() {
             let names = self.names(server).expect("it runs");
             for intent in names.prepared() {
@@ -473,21 +477,32 @@ impl Cluster {
         }
     }
 
-    /// How the servers together differ from the model, if they do.
+    /// How the servers together differ from the model once all is settled, if they do.
     pub(crate) fn compare(&self, model: &Model, now: Stamp) -> Result<(), String> {
-        let told = |error: Error| error.to_string();
-        let root = Identity::root();
         let all: Vec<_> = self.members.servers().map(|server| self.names(server).expect("it runs")).collect();
         let count: u64 = all.iter().map(|names| names.count()).sum();
         if count != model.nodes.len() as u64 {
             return Err(format!("{count} inodes instead of {}", model.nodes.len()));
         }
-        let mut orphans = BTreeSet::new();
+        let nameless =
+            |&id: &FileId| matches!(model.nodes[&id].content, Content::File) && model.names(id) == 0;
+        let orphans: BTreeSet<_> = model.nodes.keys().copied().filter(nameless).collect();
+        let found: BTreeSet<_> = all.iter().flat_map(|names| names.orphans().expect("readable")).collect();
+        if found != orphans {
+            return Err(format!("orphans {found:?} instead of {orphans:?}"));
+        }
+        self.view(model, now)
+    }
+
+    /// How what anybody can see differs from the model, if it does.
+    pub(crate) fn view(&self, model: &Model, now: Stamp) -> Result<(), String> {
+        let told = |error: Error| error.to_string();
+        let root = Identity::root();
         for (&id, node) in &model.nodes {
             let inode = self.at_authority(id, now, |names| names.settled(id)).map_err(told)?;
             let mut share = Share::default();
-            for names in &all {
-                share = share.and(names.share(id).map_err(told)?);
+            for server in self.members.servers() {
+                share = share.and(self.attempt(server, now, |names| names.settled_share(id)).map_err(told)?);
             }
             let attr = inode.attr(id, &share.into());
             let real =
@@ -509,12 +524,10 @@ impl Cluster {
                         return Err(format!("directory {id} holds {real:?} instead of {entries:?}"));
                     }
                 }
-                Content::File if model.names(id) == 0 => drop(orphans.insert(id)),
                 Content::File | Content::Link(_) => {}
             }
         }
-        let found: BTreeSet<_> = all.iter().flat_map(|names| names.orphans().expect("readable")).collect();
-        if found == orphans { Ok(()) } else { Err(format!("orphans {found:?} instead of {orphans:?}")) }
+        Ok(())
     }
 
     /// What a name leads to.
