@@ -79,6 +79,11 @@ pub enum PeerReply {
         /// What is told.
         told: Vec<u8>,
     },
+    /// The beat was heard.
+    Alive {
+        /// Which life of the server this is: what an earlier one said counts no more.
+        life: u64,
+    },
     /// The token is good.
     Vouched(Vouched),
     /// What is held of the file.

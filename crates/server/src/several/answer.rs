@@ -66,7 +66,7 @@ impl Service {
             PeerRequest::Beat => {
                 self.demand_joined()?;
                 self.leases.answer(from)?;
-                Ok(PeerReply::Done)
+                Ok(PeerReply::Alive { life: self.began.0 })
             }
             PeerRequest::Names { ask } => {
                 self.demand_joined()?;

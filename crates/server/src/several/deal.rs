@@ -52,6 +52,8 @@ pub(crate) async fn resolve(
     let mut aids = service.aids();
     loop {
         if let Stop::Names(Obstacle::Several) = stop {
+            // Whoever is asked now may need what is withdrawn.
+            drop(aids);
             return carry_out(service, &caller, request).await;
         }
         match (service.deal(&mut caller, stop, &mut aids).await, request) {

@@ -25,6 +25,8 @@ pub(crate) struct Leases {
 
 #[derive(Default)]
 struct Lease {
+    /// Which life of the server said it.
+    life: u64,
     /// What it said counts until then.
     until: Option<Instant>,
     /// When a beat of it was last answered.
@@ -43,11 +45,16 @@ impl Leases {
         self.lock().get(&server).and_then(|lease| lease.until).is_some_and(|until| Instant::now() < until)
     }
 
+    /// Whether what this life of a server said still counts.
+    fn counts(&self, server: ServerId, life: u64) -> bool {
+        self.hold(server) && self.lock().get(&server).is_some_and(|lease| lease.life == life)
+    }
+
     /// A beat that was sent then was answered.
-    fn extend(&self, server: ServerId, sent: Instant) {
+    fn extend(&self, server: ServerId, life: u64, sent: Instant) {
         let mut state = self.lock();
         let lease = state.entry(server).or_default();
-        lease.until = lease.until.max(Some(sent + self.time));
+        (lease.life, lease.until) = (life, Some(sent + self.time));
     }
 
     /// A beat has come. It is not answered while something should be dropped and nobody hears that: otherwise what is
@@ -124,13 +131,15 @@ pub(crate) async fn beat(service: Arc<Service>, server: ServerId) {
             () = stopped(&mut stopping) => return,
         };
         match answer {
-            Ok(_) => {
-                if !service.leases.hold(server) {
-                    // While it did not count, the server may have changed what it had said.
+            Ok(PeerReply::Alive { life }) => {
+                if !service.leases.counts(server, life) {
+                    // While it did not count, the server may have changed what it had said; and another life of it
+                    // does not know what it had said.
                     tokio::task::block_in_place(|| service.store.names().forget_copies(server));
                 }
-                service.leases.extend(server, sent);
+                service.leases.extend(server, life, sent);
             }
+            Ok(other) => tracing::warn!(%server, ?other, "a beat was answered with something else"),
             Err(error) if error.kind() == ErrorKind::Unreachable => {
                 if let Ok(line) = service.lines.to(server) {
                     line.hang_up();

@@ -168,6 +168,7 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
     vec![
         PeerReply::Done,
         PeerReply::Names { told: vec![3] },
+        PeerReply::Alive { life: 1 << 60 },
         PeerReply::Met(Met {
             server: ServerId(2),
             incarnation: Incarnation(9),
