@@ -3,9 +3,7 @@
 use crate::raw::{Raw, name, pattern, refused};
 use forebay_model::{Attr, Bytes, Change, Error, ErrorKind, FileId, Members, ServerId};
 use forebay_server::{Config, Medium, Running, Server};
-use forebay_wire::{
-    At, Channel, IfExists, Known, Reply, Request, Standing, Status, Token,
-};
+use forebay_wire::{At, Channel, IfExists, Known, Reply, Request, Standing, Status, Token};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
@@ -345,7 +343,9 @@ fn a_peer_that_answers_garbage_is_named() {
         config.servers[1].address = format!("tcp:{address}");
     }
     fleet.start(0);
-    until(|| matches!(standing(&fleet, 0), Standing::Waiting(why) if why.contains("not the start of a Forebay frame")));
+    until(
+        || matches!(standing(&fleet, 0), Standing::Waiting(why) if why.contains("not the start of a Forebay frame")),
+    );
     assert!(fleet.control(0).call(Request::Ping).is_ok());
 }
 
