@@ -9,6 +9,7 @@ pub(crate) enum Section {
     Names,
     Writers,
     Programs,
+    Servers,
 }
 
 /// How much of everything.
@@ -86,6 +87,8 @@ pub(crate) const STYLES: [Style; 3] = [Style::Blocking, Style::Async(1), Style::
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Party {
     Forebay(Socket, Style),
+    /// So many servers in one process, and many requests under way.
+    Servers(u16),
     /// A bare socket that never waits for the other side.
     Stream(Socket),
     /// A bare socket that waits for the other side after every chunk.
@@ -152,6 +155,7 @@ impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Party::Forebay(socket, style) => write!(f, "forebay {socket}, {style}"),
+            Party::Servers(count) => write!(f, "forebay unix, servers: {count}"),
             Party::Stream(socket) => write!(f, "bare {socket} stream"),
             Party::Turns(socket) => write!(f, "bare {socket} request/ack"),
             Party::Library => f.write_str("forebay, preload library"),

@@ -75,6 +75,7 @@ fn bars() -> Vec<Bar> {
 fn references(line: &Line) -> Vec<(&'static str, Reference)> {
     let socket = match line.party {
         Party::Forebay(socket, _) => socket,
+        Party::Servers(_) => return vec![("one server", Reference::Party(Party::Servers(1)))],
         Party::Library | Party::Mount => {
             return vec![
                 ("tmpfs", Reference::Party(Party::Tmpfs)),

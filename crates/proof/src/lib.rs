@@ -1,7 +1,8 @@
 //! Proofs of the whole service: what the tests of this package share.
 //!
 //! ```text
-//! host, raw, meter    a server process that can be killed, frames without a client, what a process uses
+//! host, fleet         a server process that can be killed, and several of one service
+//! raw, meter          frames without a client, what a process uses
 //! tree, oracle, op    the reference model of a file system, and what can be done to it
 //! driver              random operations in both worlds, compared after every step
 //! block, ledger       writes that describe themselves, and what was acknowledged of them
@@ -17,6 +18,7 @@
 
 mod block;
 mod driver;
+mod fleet;
 mod found;
 mod host;
 mod ledger;
@@ -29,8 +31,9 @@ mod tree;
 
 pub use block::{Block, HEAD};
 pub use driver::{Driver, Step};
+pub use fleet::Fleet;
 pub use forebay_dice::{Dice, Seeded, is_root, pattern, rounds, skip};
-pub use host::{By, Host, Plan};
+pub use host::{By, Host, Plan, Seat};
 pub use ledger::{Fate, Ledger};
 pub use meter::Meter;
 pub use op::{Answer, Op, Seen, perform};

@@ -6,9 +6,10 @@ use crate::jobs::Membership;
 use crate::link::{Inbox, Outbox, gone};
 use crate::service::{Caller, Service, stopped};
 use crate::session::Session;
+use crate::several::Helps;
 use crate::transport::{Transport, Vouch};
 use crate::{control, data, people};
-use forebay_model::{Error, ErrorKind, Identity, Result};
+use forebay_model::{Error, ErrorKind, Identity, Result, ServerId};
 use forebay_wire::{Call, Channel, FrameKind, Header, Request, body};
 use std::sync::Arc;
 use tokio::sync::{SemaphorePermit, watch};
@@ -23,11 +24,15 @@ pub(crate) struct Connection {
     session: Arc<Session>,
     peer: Identity,
     privileged: bool,
+    local: bool,
+    /// The server at the other end, if it is one and has said so.
+    pub(crate) server: Option<ServerId>,
     stopping: watch::Receiver<bool>,
 }
 
 /// Serves a peer. Its place in the hall is for the handshake only: peers that are known have a limit of their own.
 pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, vouch: Vouch, place: Place) {
+    let local = matches!(vouch, Vouch::Kernel(_));
     let (reading, writing) = transport.split();
     let times = service.config.times;
     let (mut inbox, mut outbox) = (Inbox::new(reading), Outbox::new(writing, times.answer));
@@ -58,6 +63,8 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
         stopping,
         privileged: service.trusts(&guest.identity),
         peer: guest.identity.clone(),
+        local,
+        server: None,
         session,
         job: Arc::new(job),
         inbox,
@@ -165,6 +172,7 @@ impl Connection {
                 return Err(Error::new(ErrorKind::NotPermitted, text));
             }
         };
-        Ok(Caller { who, session: self.session.clone(), privileged: self.privileged })
+        let (session, privileged, local) = (self.session.clone(), self.privileged, self.local);
+        Ok(Caller { who, session, privileged, local, helps: Helps::default() })
     }
 }

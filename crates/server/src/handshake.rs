@@ -52,6 +52,7 @@ pub(crate) async fn welcome(service: &Service, guest: &Guest, outbox: &mut Outbo
         uid: guest.identity.uid,
         max_payload: MAX_PAYLOAD,
         session_millis: u64::try_from(service.config.times.session.as_millis()).unwrap_or(u64::MAX),
+        members: (*service.members.members()).clone(),
         seal: guest.seal,
     };
     outbox.greet(&Greeting::Welcome(welcome))?;

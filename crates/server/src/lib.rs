@@ -36,6 +36,7 @@ mod people;
 mod run;
 mod service;
 mod session;
+mod several;
 mod standing;
 mod transport;
 mod turns;

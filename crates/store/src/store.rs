@@ -3,9 +3,9 @@
 use crate::data::{Data, DirDisk, Geometry, NoRings, Recovery, Start};
 use crate::files::{self, Medium, bad};
 use crate::meta::{Batch, FjallKv, Kv};
-use crate::names::Names;
+use crate::names::{Names, Root};
 use crate::superblock::{Superblock, boot_id};
-use forebay_model::{Bytes, ErrorKind, FileId, Gid, Incarnation, Result, ServerId, Stamp, Uid};
+use forebay_model::{Bytes, ErrorKind, FileId, Incarnation, Result, ServerId, Stamp};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,10 +31,8 @@ pub struct StoreConfig {
     pub region: Option<Bytes>,
     /// What holds the regions.
     pub medium: Medium,
-    /// Owner of the root directory.
-    pub owner: (Uid, Gid),
-    /// Mode of the root directory.
-    pub root_mode: u16,
+    /// The root directory, which is made in the store of the first server.
+    pub root: Option<Root>,
 }
 
 /// Bytes and names at rest, in one directory, for one process at a time.
@@ -278,7 +276,7 @@ fn create(config: &StoreConfig) -> Result<()> {
     };
     let kv = FjallKv::create(&dir.join("meta"), META_CACHE)?;
     let now = Stamp(superblock.made * 1_000_000_000);
-    Names::format(&kv, config.server, config.owner, config.root_mode, now)?;
+    Names::format(&kv, config.server, config.root, now)?;
     make_regions(dir, config.medium, &superblock, &kv)?;
     superblock.write(dir)?;
     files::end_making(dir)
@@ -332,10 +330,10 @@ fn notes(config: &StoreConfig, geometry: Geometry) -> Vec<String> {
     differs.then_some(note).into_iter().collect()
 }
 
-/// Files that have bytes, but no inode.
+/// Files that have bytes, but no inode. Files of other servers have theirs elsewhere.
 fn nameless(data: &Data, names: &Names) -> Result<Vec<FileId>> {
     let mut nameless = Vec::new();
-    for file in data.files() {
+    for file in data.files().into_iter().filter(|file| file.maker() == names.server()) {
         match names.inode(file) {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {
                 nameless.push(file);

@@ -2,7 +2,7 @@
 
 use forebay_dice::{Seeded, rounds};
 use forebay_model::{Bytes, ErrorKind, FileId, Gid, JobId, ServerId, Uid};
-use forebay_store::{Filled, Medium, Place, Start, Store, StoreConfig};
+use forebay_store::{Filled, Medium, Place, Root, Start, Store, StoreConfig};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -18,8 +18,7 @@ fn config(dir: &Path) -> StoreConfig {
         capacity: Bytes::mib(1),
         region: None,
         medium: Medium::Disk,
-        owner: (Uid(0), Gid(0)),
-        root_mode: 0o755,
+        root: Some(Root { owner: (Uid(0), Gid(0)), mode: 0o755 }),
     }
 }
 

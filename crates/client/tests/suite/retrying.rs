@@ -191,7 +191,15 @@ async fn an_open_that_nobody_waits_for_is_closed() {
     let slow = |_: Channel, request: &Request| match request {
         Request::Open { .. } => {
             let (token, attr) = (crate::fake::token(), attr());
-            Act::Later(50, Ok(Reply::Opened { token, attr, created: false }))
+            Act::Later(
+                50,
+                Ok(Reply::Opened {
+                    token,
+                    attr,
+                    layout: forebay_model::Layout::whole(forebay_model::ServerId(1), 4 << 20),
+                    created: false,
+                }),
+            )
         }
         _ => Act::Serve,
     };
