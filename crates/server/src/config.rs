@@ -345,6 +345,9 @@ impl Config {
         if let Some(peer) = self.peers.iter().find(|peer| host_and_port(peer).is_none()) {
             return invalid(format!("peers: \"{peer}\" is no address: write tcp:host:port"));
         }
+        if self.backend.is_some() && self.servers.len() > 1 {
+            return invalid("a service of several servers cannot stand before a back end yet: leave out one".to_owned());
+        }
         if self.device_rate == Some(Bytes(0)) {
             return invalid("device_rate is 0: nothing could ever be done".to_owned());
         }

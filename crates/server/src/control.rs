@@ -134,7 +134,7 @@ fn answer_peer(
 ) -> Option<Finished> {
     let service = &connection.service;
     if let PeerRequest::Meet(meeting) = &asked {
-        let met = service.meet(caller, meeting);
+        let met = service.greet_server(caller, meeting);
         if met.is_ok() {
             connection.server = Some(meeting.server);
         }

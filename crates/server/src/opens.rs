@@ -141,11 +141,6 @@ impl Opens {
         self.retired.store(true, Ordering::SeqCst);
     }
 
-    /// Whether somebody has a file open.
-    pub(crate) fn is_held(&self, file: FileId) -> bool {
-        self.lock().files.get(&file).is_some_and(|open| open.count > 0)
-    }
-
     /// How many holds there are.
     pub(crate) fn count(&self) -> u64 {
         self.lock().total as u64

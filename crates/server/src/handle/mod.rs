@@ -22,7 +22,7 @@ pub(crate) use open::SET_ID;
 use crate::members::check_maker;
 use crate::service::{Caller, Service};
 use crate::several::{Handled, Stop, is_afar};
-use forebay_model::{Attr, Error, ErrorKind, FileId, Stamp};
+use forebay_model::{Attr, Error, ErrorKind, FileId, FileKind, Stamp};
 use forebay_store::{Body, Facts, Inode};
 use forebay_wire::{Reply, Request};
 

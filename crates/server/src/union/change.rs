@@ -5,7 +5,7 @@ use super::record::{self, Home, Record};
 use super::{Union, gone_behind, private_dir, private_name};
 use crate::service::{Caller, Service};
 use crate::several::Stop;
-use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, Result, Uid};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Name, Result, Uid};
 use forebay_store::{Batch, Fate, RenameMode, Renamed, Unlinked};
 
 /// What a change here means behind: things to do there, and records that change with it.
@@ -40,7 +40,7 @@ impl Service {
             return Ok(removed?);
         };
         self.meet(dir, name)?;
-        if is_dir && let Ok((file, _)) = names.lookup(&Identity::root(), dir, name) {
+        if is_dir && let Some((file, _)) = self.known(dir, name)? {
             self.survey(file)?;
         }
         let via = |unlinked: &Unlinked, batch: Batch| {
@@ -69,7 +69,7 @@ impl Service {
         };
         self.meet(from.dir, from.name)?;
         self.meet(to.dir, to.name)?;
-        if let Ok((file, inode)) = names.lookup(&Identity::root(), to.dir, to.name)
+        if let Some((file, inode)) = self.known(to.dir, to.name)?
             && inode.kind() == FileKind::Directory
         {
             self.survey(file)?;

@@ -5,7 +5,7 @@ use super::{Union, is_private};
 use crate::service::Service;
 use forebay_backend::Found;
 use forebay_model::{Change, Error, ErrorKind, FileId, FileKind, Identity, Layout, Name, Result, SetTime};
-use forebay_store::{Arrival, Batch, Body, Fate, Inode, MAX_LISTED, Unlinked};
+use forebay_store::{Arrival, Batch, Body, Extent, Fate, Found as Named, Inode, MAX_LISTED, Unlinked};
 use std::collections::HashSet;
 
 /// Bytes in a stripe; with one server, a formality.
@@ -39,7 +39,7 @@ impl Service {
                 continue;
             }
             let name = Name::new(part)?;
-            match names.lookup(who, at, &name) {
+            match self.look_up(who, at, &name) {
                 Ok((file, inode)) if inode.kind() == FileKind::Directory => at = file,
                 Ok(_) => return Ok(false),
                 Err(error) if error.kind() == ErrorKind::NotFound => return self.find_new(union, at, &name),
@@ -131,8 +131,18 @@ impl Service {
         Ok(())
     }
 
-    fn known(&self, dir: FileId, name: &Name) -> Result<Option<(FileId, Inode)>> {
-        match self.store.names().lookup(&Identity::root(), dir, name) {
+    /// What has a name here. In front of a back end a server is alone, and everything is its own.
+    fn look_up(&self, who: &Identity, dir: FileId, name: &Name) -> Result<(FileId, Inode)> {
+        match self.store.names().lookup(who, dir, name)? {
+            Named::Here(file, inode) => Ok((file, *inode)),
+            Named::Away(file, _) => {
+                Err(Error::new(ErrorKind::Io, format!("file {file} is on another server, beyond the back end")))
+            }
+        }
+    }
+
+    pub(super) fn known(&self, dir: FileId, name: &Name) -> Result<Option<(FileId, Inode)>> {
+        match self.look_up(&Identity::root(), dir, name) {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -151,7 +161,7 @@ impl Service {
             union.ask(|backend| backend.find(&path))?
         };
         let Some(found) = found else { return Ok(false) };
-        let (arrival, size) = (self.arrival(&found), found.version.size);
+        let (arrival, size) = (self.arrival(name, &found), found.version.size);
         let with = |file: FileId| {
             let mut batch = match found.kind {
                 FileKind::File => self.store.data().found(file, size)?,
@@ -161,7 +171,8 @@ impl Service {
             batch.put(record::key(file), Record::of(home, &found).encode());
             Ok(batch)
         };
-        match self.store.names().bring(dir, name, arrival, self.store.data().now(), with) {
+        let brought = self.store.names().bring(dir, name, arrival, self.store.data().now(), with);
+        match brought.map_err(Error::from) {
             Ok(_) => Ok(true),
             // Somebody else met it at the same time, or made one here.
             Err(error) if error.kind() == ErrorKind::Exists => Ok(true),
@@ -169,13 +180,14 @@ impl Service {
         }
     }
 
-    fn arrival(&self, found: &Found) -> Arrival {
+    fn arrival(&self, name: &Name, found: &Found) -> Arrival {
         let body = match found.kind {
             FileKind::File => Body::File {
-                layout: Layout { servers: vec![self.config.server], stripe: STRIPE },
+                layout: Layout::whole(self.config.server, STRIPE),
                 incarnations: vec![self.store.incarnation()],
+                extent: Extent::default(),
             },
-            FileKind::Directory => Body::Directory { subdirs: 0, epoch: 0 },
+            FileKind::Directory => Body::Directory { epoch: 0, name: Some(name.clone()), striping: None },
             FileKind::Symlink => Body::Symlink { target: found.target.clone() },
             FileKind::Special(special) => Body::Special { special },
         };
@@ -234,7 +246,7 @@ impl Service {
         let mut batch = Batch::default();
         batch.put(record::key(file), known.encode());
         self.store.meta().commit(batch)?;
-        match self.store.names().set_attr(&root, file, &change, now) {
+        match self.store.names().set_attr(&root, file, &change, now).map_err(Error::from) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -261,7 +273,7 @@ impl Service {
             }
             _ => names.unlink_via(&root, dir, name, now, forget),
         };
-        match gone {
+        match gone.map_err(Error::from) {
             Ok(unlinked) => {
                 if unlinked.fate == Fate::Orphaned {
                     self.grace.orphaned(&self.opens, unlinked.file);

@@ -336,7 +336,7 @@ impl Data {
         let state = self.files.get(id, || self.load(id))?;
         let mut state = lock(&state);
         state.alive()?;
-        if self.kv.get(&SizeRecord::key(id))?.is_some() || !state.index.is_empty() {
+        if self.kv.get(&SizeRecord::key(id))?.is_some() || state.index.extents().next().is_some() {
             return Ok(());
         }
         let lost = File { lost_below: below, ..File::default() };

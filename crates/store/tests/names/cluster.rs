@@ -1,6 +1,7 @@
 //! Several servers in one process: a network that is a function call, cut and crashed wherever a test wants.
 
-use crate::common::{Random, layout, open_root};
+use crate::common::{layout, open_root};
+use forebay_dice::Dice;
 use crate::model::{Answer, Content, How, Model, Op};
 use forebay_model::{
     Error, ErrorKind, FileId, FileKind, Identity, Incarnation, Member, Members, Name, Result, ServerId, Stamp,
@@ -592,7 +593,7 @@ impl Cluster {
 }
 
 /// A mishap of any sort.
-pub(crate) fn any_mishap(random: &mut Random) -> Mishap {
+pub(crate) fn any_mishap(random: &mut Dice) -> Mishap {
     let machine = random.one_in(2);
     *random.pick(&[Mishap::Cut, Mishap::Sender { machine }, Mishap::Receiver { machine }])
 }

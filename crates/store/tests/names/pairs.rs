@@ -1,7 +1,8 @@
 //! Two operations at the same time, in many interleavings: always one before the other, never a loop.
 
 use crate::cluster::{Cluster, Runner, Users};
-use crate::common::{ROOT, Random, name, seed};
+use crate::common::{ROOT, name};
+use forebay_dice::{Dice, seed};
 use crate::model::{Answer, How, Model, Op};
 use forebay_model::{ErrorKind, FileId, Identity, Stamp};
 use forebay_store::{Op as Deed, RenameMode};
@@ -141,13 +142,13 @@ fn explains(cluster: &Cluster, model: &Model, order: [(&Op, &Outcome); 2]) -> Re
     cluster.compare(&model, NOW)
 }
 
-fn interleave(pair: (&str, &str), number: u64, random: &mut Random) -> Result<bool, String> {
+fn interleave(pair: (&str, &str), number: u64, random: &mut Dice) -> Result<bool, String> {
     let (cluster, model) = build(number);
     let ops = [parse(&model, pair.0, number), parse(&model, pair.1, number)];
     let mut actors = [Actor::new(&cluster, &ops[0]), Actor::new(&cluster, &ops[1])];
     let mut told: [Option<Outcome>; 2] = [None, None];
     for _ in 0..4000 {
-        let turn = random.below(2);
+        let turn = random.index(2);
         let said = actors[turn].step(&cluster);
         if told[turn].is_none() {
             told[turn] = said;
@@ -174,7 +175,7 @@ fn interleave(pair: (&str, &str), number: u64, random: &mut Random) -> Result<bo
 #[test]
 fn random_interleavings_of_two_operations_are_one_after_the_other() {
     let base = seed();
-    let mut random = Random::new(base);
+    let mut random = Dice::new(base);
     let (mut all, mut quiet) = (0, 0);
     for pair in PAIRS {
         for number in 0..60 {

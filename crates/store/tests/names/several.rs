@@ -1,7 +1,7 @@
 //! The namespace of several servers: against the model, with messages lost and servers killed at every step.
 
 use crate::cluster::{Cluster, Mishap, any_mishap};
-use crate::common::seed;
+use forebay_dice::seed;
 use crate::model::{Answer, Model, Op, Outcome};
 use crate::random::Author;
 use forebay_model::{ErrorKind, FileId, Identity, Stamp};
