@@ -33,6 +33,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::GetPolicy
         | Request::SetPolicy { .. }
         | Request::Exchange(_)
+        | Request::Abandon { .. }
         | Request::Read { .. } => true,
         Request::Create { if_exists, .. } => *if_exists != IfExists::Refuse,
         Request::SetXattr { mode, .. } => *mode == XattrMode::Any,

@@ -19,6 +19,7 @@ mod control;
 mod data;
 mod device;
 mod dial;
+mod fence;
 mod grace;
 mod hall;
 mod handle;

@@ -320,6 +320,12 @@ pub enum Request {
         /// What it is.
         special: Special,
     },
+    /// Gives up another connection of this client: what was asked there and is not answered changes nothing from the
+    /// answer on.
+    Abandon {
+        /// As its welcome called it.
+        connection: u64,
+    },
 }
 
 /// What can be answered.

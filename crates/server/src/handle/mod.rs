@@ -41,9 +41,12 @@ pub(crate) enum Class {
 /// How a request is served.
 pub(crate) fn class(request: &Request) -> Class {
     match request {
-        Request::Ping | Request::Status | Request::Shutdown | Request::GetPolicy | Request::Exchange(_) => {
-            Class::Urgent
-        }
+        Request::Ping
+        | Request::Status
+        | Request::Shutdown
+        | Request::GetPolicy
+        | Request::Exchange(_)
+        | Request::Abandon { .. } => Class::Urgent,
         Request::SetPolicy { .. } => Class::Errand,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
@@ -54,6 +57,11 @@ pub(crate) fn class(request: &Request) -> Class {
 impl Service {
     /// Does what is asked.
     pub(crate) fn handle(&self, caller: &Caller, request: Request) -> Answer {
+        // Nothing else changes what a later request could meet.
+        let _pass = match class(&request) {
+            Class::Usual => Some(caller.fence.pass()?),
+            Class::Urgent | Class::Errand | Class::Slow | Class::Data => None,
+        };
         match request {
             Request::Ping => Ok(Reply::Done),
             Request::Walk { dir, path, follow } => self.walk(caller, dir, &path, follow),
@@ -102,6 +110,10 @@ impl Service {
                 Err(Error::new(ErrorKind::Protocol, "a policy is set on control connections"))
             }
             Request::Exchange(told) => self.hear(caller, told),
+            Request::Abandon { connection } => {
+                self.fences.close(caller.session.owner(), connection);
+                Ok(Reply::Done)
+            }
             Request::Write { .. } | Request::Read { .. } => {
                 Err(Error::new(ErrorKind::Protocol, "reads and writes travel on data connections"))
             }

@@ -50,6 +50,7 @@ pub(crate) fn greetings() -> Vec<Greeting> {
         max_payload: 4 << 20,
         session_millis: 30_000,
         seal: None,
+        connection: 0x1234_5678_9abc,
     };
     vec![
         Greeting::Challenge { nonce: [3; 32] },
@@ -81,6 +82,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::TruncateFile { file, size: 1 },
         Request::Punch { token, offset: 1, len: 2 },
         Request::Extend { token, size: 4096 },
+        Request::Abandon { connection: u64::MAX },
         Request::MakeSpecial { dir: FileId::ROOT, name: name("d"), mode: 0o600, special: Special::Block(7) },
         Request::Sync { token },
         Request::SyncAll,
