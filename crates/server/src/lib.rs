@@ -39,7 +39,7 @@ mod session;
 mod transport;
 mod turns;
 
-pub use config::{Belief, Config, Limits, Medium, Times};
+pub use config::{Belief, Config, Limits, Medium, Times, beside};
 pub use human::parse_rate;
 pub use members::{Fixed, Membership};
 pub use run::{Addresses, Running, Server, Stopper};

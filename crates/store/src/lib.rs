@@ -24,11 +24,12 @@ pub use data::{
     MAX_FILE, NoRings, Piece, Place, RecordView, Recovery, Start,
 };
 pub use files::Medium;
+pub use forebay_model::{RenameMode, XattrMode};
 pub use fuzz::fuzz;
 pub use inspect::{Inspection, RegionView, capacity_of, inspect};
 pub use meta::{Batch, Fault, FjallKv, Kv, MemoryKv, Visit};
 pub use names::{
-    Body, Entry, Facts, Fate, Inode, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, RenameMode,
-    Unlinked, Walked, XattrMode, check,
+    Body, Entry, Facts, Fate, Inode, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, Unlinked, Walked,
+    check,
 };
 pub use store::{Store, StoreConfig};

@@ -15,11 +15,12 @@ mod hello;
 mod message;
 mod seal;
 
+pub use forebay_model::{RenameMode, XattrMode};
 pub use frame::{FrameKind, HEADER, Header, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD, body, frame};
 pub use fuzz::fuzz;
 pub use hello::{Channel, Greeting, Hello, Proof, VERSION, Welcome};
 pub use message::{
     Answer, At, Call, Entry, Exchange, IfExists, JobState, JobStatus, PeerStatus, RecoverySummary,
-    RegionCounts, RenameMode, Reply, Request, Sample, Sharing, Status, Token, XattrMode,
+    RegionCounts, Reply, Request, Sample, Sharing, Status, Token,
 };
 pub use seal::{Key, client_proof, same_proof, server_proof};

@@ -1,8 +1,8 @@
 //! Everything that can be asked, and every answer.
 
 use forebay_model::{
-    Access, Attr, Change, Error, FileId, FileKind, Identity, Incarnation, Job, JobId, Name, ServerId,
-    Special, Stamp, Uid, Usage,
+    Access, Attr, Change, Error, FileId, FileKind, Identity, Incarnation, Job, JobId, Name, RenameMode,
+    ServerId, Special, Stamp, Uid, Usage, XattrMode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -54,28 +54,6 @@ pub enum IfExists {
     Truncate,
     /// Refuse.
     Refuse,
-}
-
-/// How [`Request::SetXattr`] treats an attribute that is or is not there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum XattrMode {
-    /// Create or replace.
-    Any,
-    /// Only create.
-    Create,
-    /// Only replace.
-    Replace,
-}
-
-/// How [`Request::Rename`] treats the target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum RenameMode {
-    /// Replace a file or an empty directory, as `rename` does.
-    Replace,
-    /// Refuse when the target exists.
-    NoReplace,
-    /// Swap the two.
-    Exchange,
 }
 
 /// What can be asked. `Write` and `Read` travel on data connections, everything else on control connections.

@@ -102,19 +102,7 @@ impl Service {
     ) -> Answer {
         self.reach(caller, dir)?;
         self.reach(caller, to_dir)?;
-        let here = self.store.names().rename(
-            &caller.who,
-            dir,
-            name,
-            to_dir,
-            to_name,
-            match mode {
-                RenameMode::Replace => forebay_store::RenameMode::Replace,
-                RenameMode::NoReplace => forebay_store::RenameMode::NoReplace,
-                RenameMode::Exchange => forebay_store::RenameMode::Exchange,
-            },
-            self.now(),
-        );
+        let here = self.store.names().rename(&caller.who, dir, name, to_dir, to_name, mode, self.now());
         let behind = || self.behind(|backend| backend.rename(place(dir, name), place(to_dir, to_name)));
         match here {
             Ok(replaced) => {

@@ -45,9 +45,8 @@ pub use check::check;
 pub use inode::{Body, Facts, Inode, MAX_LINKS};
 pub use list::{Entry, MAX_LISTED};
 pub use remove::{Fate, Unlinked};
-pub use rename::RenameMode;
 pub use walk::Walked;
-pub use xattr::{MAX_XATTR, MAX_XATTRS, XattrMode};
+pub use xattr::{MAX_XATTR, MAX_XATTRS};
 
 use crate::meta::{Batch, Kv};
 use edit::Edit;

@@ -4,19 +4,8 @@ use super::edit::Edit;
 use super::key::Target;
 use super::remove::{Unlinked, is_directory, may_take, not_directory};
 use super::{Inode, MAX_TRIES, Names, contended, damaged, demand, no_entry, taken};
-use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, Name, Result, Stamp};
+use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, Name, RenameMode, Result, Stamp};
 use std::sync::PoisonError;
-
-/// How a rename treats an existing target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RenameMode {
-    /// Replaces a file or an empty directory.
-    Replace,
-    /// Refuses.
-    NoReplace,
-    /// Swaps the two.
-    Exchange,
-}
 
 /// A name in a directory.
 #[derive(Clone, Copy)]
