@@ -1,9 +1,8 @@
 //! A server in the background: a process and session of its own, with a log beside its store.
 
 use crate::failure::{Failure, Outcome};
-use crate::places::beside;
 use crate::view::Started;
-use forebay_server::{Config, Medium};
+use forebay_server::{Config, Medium, beside};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};

@@ -379,8 +379,9 @@ fn host_and_port(peer: &str) -> Option<&str> {
     (!host.is_empty() && port.parse::<u16>().is_ok()).then_some(place)
 }
 
-/// `/data/store` → `/data/store.sock`: the store's own directory is private, its socket is not.
-fn beside(store: &Path, suffix: &str) -> PathBuf {
+/// `/data/store` → `/data/store.sock`: the store's own directory holds nothing else, and is private.
+#[must_use]
+pub fn beside(store: &Path, suffix: &str) -> PathBuf {
     let mut path = store.as_os_str().to_owned();
     path.push(".");
     path.push(suffix);

@@ -1,5 +1,6 @@
 //! A connection, from the handshake to its end.
 
+use crate::fence::Fence;
 use crate::hall::Place;
 use crate::handshake::{self, Guest};
 use crate::jobs::Membership;
@@ -22,6 +23,7 @@ pub(crate) struct Connection {
     pub(crate) outbox: Outbox,
     pub(crate) job: Arc<Membership>,
     session: Arc<Session>,
+    fence: Arc<Fence>,
     peer: Identity,
     privileged: bool,
     local: bool,
@@ -50,7 +52,7 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     });
     let entered = met.and_then(|guest| enter(&service, guest));
     drop(place);
-    let (guest, session, job, _place) = match entered {
+    let Entered { guest, session, fence, job, _place } = match entered {
         Ok(entered) => entered,
         Err(error) => {
             tracing::info!(%error, "a peer was not let in");
@@ -66,12 +68,13 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
         local,
         server: None,
         session,
+        fence: fence.clone(),
         job: Arc::new(job),
         inbox,
         outbox,
         service: service.clone(),
     };
-    let served = match handshake::welcome(&service, &guest, &mut connection.outbox).await {
+    let served = match handshake::welcome(&service, &guest, fence.number(), &mut connection.outbox).await {
         Ok(()) => match channel {
             Channel::Control => control::serve(&mut connection).await,
             Channel::Data => data::serve(&mut connection).await,
@@ -89,7 +92,14 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     service.sessions.leave(session);
 }
 
-type Entered<'a> = (Guest, Arc<Session>, Membership, SemaphorePermit<'a>);
+/// What a guest is given.
+struct Entered<'a> {
+    guest: Guest,
+    session: Arc<Session>,
+    fence: Arc<Fence>,
+    job: Membership,
+    _place: SemaphorePermit<'a>,
+}
 
 /// A place among the connections, a session and a job for a guest.
 fn enter(service: &Service, guest: Guest) -> Result<Entered<'_>> {
@@ -98,10 +108,12 @@ fn enter(service: &Service, guest: Guest) -> Result<Entered<'_>> {
         let text = format!("{limit} connections are open already: try again, or raise limits.connections");
         Error::new(ErrorKind::Busy, text)
     })?;
-    let session = service.sessions.attach((guest.hello.client, guest.identity.uid), service.age())?;
+    let owner = (guest.hello.client, guest.identity.uid);
+    let session = service.sessions.attach(owner, service.age())?;
+    let fence = service.fences.raise(owner)?;
     let caller = people::caller(&guest.identity, service.trusts(&guest.identity));
     let job = service.jobs.join(&guest.hello.job, &caller, service.store.data().now())?;
-    Ok((guest, session, job, place))
+    Ok(Entered { guest, session, fence, job, _place: place })
 }
 
 /// What ended a wait for the next request.
@@ -172,7 +184,8 @@ impl Connection {
                 return Err(Error::new(ErrorKind::NotPermitted, text));
             }
         };
-        let (session, privileged, local) = (self.session.clone(), self.privileged, self.local);
-        Ok(Caller { who, session, privileged, local, helps: Helps::default() })
+        let (session, fence) = (self.session.clone(), self.fence.clone());
+        let (privileged, local) = (self.privileged, self.local);
+        Ok(Caller { who, session, fence, privileged, local, helps: Helps::default() })
     }
 }

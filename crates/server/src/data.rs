@@ -123,7 +123,10 @@ impl Connection {
         let turn = self.turn(self.service.turns.price(slice)).await?;
         let mut pace = self.pace(turn, slice, payload);
         let parts = self.receive(token, payload, &mut pace).await?;
-        let done = self.service.store.data().commit(token.file, place, parts, self.job.id())?;
+        let done = {
+            let _pass = caller.fence.pass()?;
+            self.service.store.data().commit(token.file, place, parts, self.job.id())?
+        };
         Ok(Some(Reply::Written { offset: done.offset }))
     }
 

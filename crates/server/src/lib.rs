@@ -19,6 +19,7 @@ mod control;
 mod data;
 mod device;
 mod dial;
+mod fence;
 mod grace;
 mod hall;
 mod handle;
@@ -44,7 +45,7 @@ mod union;
 #[cfg(test)]
 mod virtual_time;
 
-pub use config::{Belief, Config, Limits, Medium, Times};
+pub use config::{Belief, Config, Limits, Medium, Times, beside};
 pub use human::parse_rate;
 pub use members::{Fixed, Membership};
 pub use run::{Addresses, Running, Server, Stopper};

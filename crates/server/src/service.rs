@@ -2,6 +2,7 @@
 
 use crate::circle::Circle;
 use crate::config::Config;
+use crate::fence::{Fence, Fences};
 use crate::grace::Grace;
 use crate::history::History;
 use crate::jobs::Jobs;
@@ -45,6 +46,7 @@ pub(crate) struct Service {
     /// Whether this is the only server of its service.
     alone: bool,
     pub(crate) sessions: Sessions,
+    pub(crate) fences: Arc<Fences>,
     pub(crate) opens: Arc<Opens>,
     pub(crate) grace: Grace,
     pub(crate) jobs: Jobs,
@@ -73,6 +75,8 @@ pub(crate) struct Caller {
     pub(crate) who: Identity,
     /// The client.
     pub(crate) session: Arc<Session>,
+    /// The connection, which the client may have given up.
+    pub(crate) fence: Arc<Fence>,
     /// Whether the connection belongs to root or the service's owner.
     pub(crate) privileged: bool,
     /// Whether it comes from this machine.
@@ -121,6 +125,7 @@ impl Service {
             afar,
             alone,
             sessions: Sessions::new(limits.sessions, limits.session_opens),
+            fences: Arc::default(),
             opens,
             grace,
             jobs: Jobs::new(limits.jobs, config.trust.trust(), turns.clone()),

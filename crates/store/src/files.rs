@@ -5,7 +5,7 @@ use forebay_model::{Error, ErrorKind, Incarnation, Result};
 use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{DirBuilder, DirEntry, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -269,10 +269,28 @@ pub(crate) fn remove_regions_dir(dir: &Path) -> Result<()> {
             let text = "leads to a place that Forebay did not make: remove it yourself";
             return Err(bad(format!("{} {text}", regions.display())));
         }
-        gone(std::fs::remove_dir_all(&elsewhere), &elsewhere)?;
+        discard(&elsewhere)?;
         return gone(std::fs::remove_file(&regions), &regions);
     }
     // Not a mount point unless the store is in memory and we were root.
     let _ = unmount(&regions, UnmountFlags::empty());
-    gone(std::fs::remove_dir_all(&regions), &regions)
+    discard(&regions)
+}
+
+/// Removes a directory with everything in it. It loses its name first: whoever dies over it leaves all or nothing.
+fn discard(dir: &Path) -> Result<()> {
+    let mut aside = dir.as_os_str().to_owned();
+    aside.push(".gone");
+    let aside = PathBuf::from(aside);
+    gone(std::fs::remove_dir_all(&aside), &aside)?;
+    gone(std::fs::rename(dir, &aside), dir)?;
+    gone(std::fs::remove_dir_all(&aside), &aside)
+}
+
+/// Whether there is any region.
+pub(crate) fn has_regions(dir: &Path) -> bool {
+    let is_log = |entry: io::Result<DirEntry>| {
+        entry.is_ok_and(|entry| entry.path().extension() == Some("log".as_ref()))
+    };
+    std::fs::read_dir(regions_dir(dir)).is_ok_and(|mut list| list.any(is_log))
 }

@@ -82,7 +82,7 @@ impl Store {
             )));
         }
         let regions = files::regions_dir(&dir);
-        if !regions.join("r00000.log").exists() {
+        if !files::has_regions(&dir) {
             return Err(bad(format!(
                 "the regions of the store {} are gone (memory is lost with the machine): run \"forebay store \
                  replace {}\" to go on without the bytes they held",

@@ -78,11 +78,13 @@ fn foreign_and_broken_regions_are_refused_with_a_reason() {
     assert!(open(world, SMALL, world::INCARNATION).contains("nobody knows what region 0 held"));
 }
 
+type Damage<'a> = &'a dyn Fn(&CrashDisk);
+
 /// What a region held is known from its journal: that is lost, everything else is not, and nothing older shows through.
 #[test]
 fn a_region_whose_bytes_are_gone_takes_only_them_with_it() {
     let headers = [0, u64::from(SMALL.slots + 1) * 64];
-    let damages: [(&str, &dyn Fn(&CrashDisk)); 3] = [
+    let damages: [(&str, Damage); 3] = [
         ("is missing", &|disk| disk.remove("r00001.data")),
         ("has 100 bytes", &|disk| {
             disk.remove("r00001.data");
@@ -142,7 +144,7 @@ fn a_region_without_a_record_is_made_anew_whatever_is_left_of_it() {
         let (world, _) = World::open(disk, kv, SMALL, Start::ProcessDied).unwrap();
         assert_eq!(world.data.damage(), Vec::<String>::new());
         (0..8).for_each(|number| {
-            assert_eq!(world.read_all(FileId(10 + number)).unwrap(), [number as u8 + 1; 5000])
+            assert_eq!(world.read_all(FileId(10 + number)).unwrap(), [number as u8 + 1; 5000]);
         });
     }
 }

@@ -165,11 +165,6 @@ impl Service {
     ) -> Handled {
         self.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
-        let mode = match mode {
-            XattrMode::Any => forebay_store::XattrMode::Any,
-            XattrMode::Create => forebay_store::XattrMode::Create,
-            XattrMode::Replace => forebay_store::XattrMode::Replace,
-        };
         done(self.store.names().set_xattr(&caller.who, file, name, value, mode, self.now()))
     }
 

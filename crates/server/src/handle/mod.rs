@@ -48,9 +48,12 @@ pub(crate) enum Class {
 /// How a request is served by a server that has something behind it, or has not.
 pub(crate) fn class(request: &Request, behind: bool) -> Class {
     match request {
-        Request::Ping | Request::Status | Request::Shutdown | Request::GetPolicy | Request::Exchange(_) => {
-            Class::Urgent
-        }
+        Request::Ping
+        | Request::Status
+        | Request::Shutdown
+        | Request::GetPolicy
+        | Request::Exchange(_)
+        | Request::Abandon { .. } => Class::Urgent,
         Request::SetPolicy { .. } | Request::ReplaceServer { .. } => Class::Errand,
         Request::Peer(_) => Class::Peer,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
@@ -63,6 +66,11 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
 impl Service {
     /// Does what is asked.
     pub(crate) fn handle(&self, caller: &Caller, request: &Request) -> Handled {
+        // Nothing else changes what a later request could meet.
+        let _pass = match class(request, self.union.is_some()) {
+            Class::Usual | Class::Behind => Some(caller.fence.pass()?),
+            Class::Urgent | Class::Errand | Class::Slow | Class::Peer | Class::Data => None,
+        };
         match *request {
             Request::Ping => Ok(Reply::Done),
             Request::Walk { dir, ref path, follow } => self.walk(caller, dir, path, follow),
@@ -112,6 +120,10 @@ impl Service {
             }
             Request::GetPolicy => Ok(Reply::Sharing(Box::new(self.sharing()))),
             Request::Exchange(ref told) => self.hear(caller, told.clone()),
+            Request::Abandon { connection } => {
+                self.fences.close(caller.session.owner(), connection);
+                Ok(Reply::Done)
+            }
             Request::Write { .. } | Request::Read { .. } => {
                 Err(Error::new(ErrorKind::Protocol, "reads and writes travel on data connections").into())
             }

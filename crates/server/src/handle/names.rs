@@ -174,7 +174,7 @@ impl Service {
         self.reach(caller, dir)?;
         self.reach(caller, to_dir)?;
         let (from, to) = (Spot { dir, name }, Spot { dir: to_dir, name: to_name });
-        match self.rename_both(caller, from, to, rename_mode(mode)) {
+        match self.rename_both(caller, from, to, mode) {
             Ok(replaced) => {
                 replaced.iter().for_each(|unlinked| self.unlinked(unlinked));
                 Ok(Reply::Done)

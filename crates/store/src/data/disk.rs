@@ -1,6 +1,7 @@
 //! The files that hold regions, and when they are safe.
 
-use forebay_model::{Error, ErrorKind, Result};
+use crate::files::failed;
+use forebay_model::{Error, Result};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -39,19 +40,7 @@ impl DirDisk {
     }
 
     fn failed(&self, what: &str, name: &str, error: &io::Error) -> Error {
-        let path = self.dir.join(name);
-        let (kind, hint) = match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                (ErrorKind::NoSpace, ": free space there or choose a smaller capacity")
-            }
-            io::ErrorKind::NotFound => (ErrorKind::BadStore, ": a part of the store is missing"),
-            io::ErrorKind::PermissionDenied => (ErrorKind::BadStore, ": run as the owner of the store"),
-            io::ErrorKind::ReadOnlyFilesystem => {
-                (ErrorKind::BadStore, ": mount it writable or choose another place")
-            }
-            _ => (ErrorKind::Io, ""),
-        };
-        Error::new(kind, format!("cannot {what} {}: {error}{hint}", path.display()))
+        failed(what, &self.dir.join(name), error)
     }
 }
 

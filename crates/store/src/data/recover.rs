@@ -10,7 +10,7 @@ use super::region::{Geometry, Opened, Region};
 use super::space::{Space, UNUSABLE};
 use super::table::Table;
 use super::tomb::Tombs;
-use super::{Before, Data, lock};
+use super::{Before, Data, MAX_FILE, lock};
 use crate::meta::{Batch, Kv};
 use crc32c::crc32c;
 use forebay_model::{FileId, Incarnation, RegionId, Result, Stamp, Uid};
@@ -297,6 +297,9 @@ impl Found {
     /// Whether a record is believed. What is known to be lost stays in its place, so that nothing older shows there.
     fn is_usable(&self, record: &Record, start: Start) -> bool {
         let arena = &self.region.arena;
+        if record.span.end > MAX_FILE {
+            return false;
+        }
         let Some(ticket) = arena.adopt(record.position, record.len()) else { return false };
         let whole = || arena.view(ticket).is_some_and(|view| crc32c(view.as_ref()) == record.payload_crc);
         start != Start::MachineDied || self.fault.is_some() || whole()

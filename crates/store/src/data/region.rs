@@ -126,8 +126,10 @@ impl Region {
         id: RegionId,
     ) -> Result<Opened> {
         let log_file = disk.open(&log_name(id))?.ok_or_else(|| {
-            let text = format!("cannot open {}: a part of the store is missing", log_name(id));
-            unusable(format!("{text}; nobody knows what region {id} held"))
+            let text = format!("{} is missing, and nobody knows what region {id} held", log_name(id));
+            unusable(format!(
+                "{text}: bring it back, or run \"forebay store replace\" to give up the bytes of all files"
+            ))
         })?;
         let log = map_log(&log_file, geometry, id)?;
         let header = match Header::newest(log.read(0), log.read(geometry.slots + 1)) {

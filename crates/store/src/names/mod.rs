@@ -59,13 +59,13 @@ pub use inode::{Body, Extent, Facts, Inode, MAX_LINKS};
 pub use key::Target;
 pub use list::{Entry, MAX_LISTED};
 pub use remove::{Fate, Unlinked};
-pub use rename::{RenameMode, Renamed};
+pub use rename::Renamed;
 pub use share::Share;
 pub use stopped::{Attempt, Obstacle, Stopped};
 pub use talk::{Ask, Carried, DirCopy, InodePart, IntentId, Op, Part, Prepare, Sticky, Told, Verdict};
 pub use task::{Next, Task};
 pub use walk::{Found, Walked};
-pub use xattr::{MAX_XATTR, MAX_XATTRS, XattrMode};
+pub use xattr::{MAX_XATTR, MAX_XATTRS};
 
 use crate::meta::{Batch, Kv};
 use copies::{Around, Copies};

@@ -5,20 +5,8 @@ use super::key::Target;
 use super::remove::{Unlinked, is_directory, may_take, not_directory};
 use super::{Attempt, DirCopy, MAX_TRIES, Names, Obstacle, contended, demand, no_entry, taken};
 use crate::meta::Batch;
-use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, Name, Result, Stamp};
-use serde::{Deserialize, Serialize};
+use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, Name, RenameMode, Result, Stamp};
 use std::sync::PoisonError;
-
-/// How a rename treats an existing target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum RenameMode {
-    /// Replaces a file or an empty directory.
-    Replace,
-    /// Refuses.
-    NoReplace,
-    /// Swaps the two.
-    Exchange,
-}
 
 /// What a rename does.
 #[derive(Clone, PartialEq, Eq, Debug)]
