@@ -284,7 +284,8 @@ mod tests {
             served[1].bytes += moved * second;
             notes.push((time, served.to_vec()));
         }
-        let own = |job: usize, seconds| Some(Done { bytes: served[job].bytes as u64, operations: 1, seconds });
+        let own =
+            |job: usize, seconds| Some(Done { bytes: served[job].bytes as u64, operations: 1, seconds });
         Record { notes, spans: vec![Some((0.0, 8.2)), Some((2.0, 6.0))], own: vec![own(0, 8.0), own(1, 4.0)] }
     }
 
@@ -299,7 +300,9 @@ mod tests {
             (Discipline::Tokens, record(64.0, 0.21, 0.0)),
             (Discipline::Fifo, record(64.0, 0.5, 0.0)),
         ];
-        let [stride, tokens, fifo] = &measure(&scenario, &records, &[None, None])[..] else { panic!("three") };
+        let [stride, tokens, fifo] = &measure(&scenario, &records, &[None, None])[..] else {
+            panic!("three")
+        };
         let near = |got: f64, wanted: f64| assert!((got - wanted).abs() < 1e-6, "{got} instead of {wanted}");
         near(stride.against_fifo.unwrap(), 63.0 / 64.0);
         near(tokens.against_fifo.unwrap(), 1.0);

@@ -71,7 +71,14 @@ impl fmt::Display for Reports {
         }
         writeln!(f, "All of them:\n")?;
         let head = [
-            "scenario", "scheduler", "MiB/s", "of fifo", "fair after", "worst error", "got (due), %", "slowdown",
+            "scenario",
+            "scheduler",
+            "MiB/s",
+            "of fifo",
+            "fair after",
+            "worst error",
+            "got (due), %",
+            "slowdown",
         ];
         let mut rows = vec![head.map(str::to_owned)];
         for report in &self.scenarios {
