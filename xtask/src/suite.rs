@@ -68,6 +68,11 @@ fn with_environment<'a>(
     if let Some(python) = &machine.python {
         command.env(machine::PYTHON, python);
     }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::iter::once(machine.tools.clone()).chain(std::env::split_paths(&path));
+    if let Ok(path) = std::env::join_paths(places) {
+        command.env("PATH", path);
+    }
     command
 }
 
