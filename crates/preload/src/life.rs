@@ -22,6 +22,8 @@ pub(crate) struct Config {
     pub(crate) service: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) log: Log,
+    /// Whether every system call is intercepted.
+    pub(crate) dispatch: bool,
 }
 
 /// Which life this is: another in every forked child.
@@ -137,6 +139,7 @@ pub(crate) fn config() -> &'static Config {
             service: text("FOREBAY_SERVICE"),
             key: text("FOREBAY_KEY"),
             log: Log::named(log.as_deref()),
+            dispatch: bytes("FOREBAY_INTERCEPT").as_deref() == Some(b"dispatch"),
         }
     })
 }
@@ -146,7 +149,10 @@ pub(crate) fn config() -> &'static Config {
 static BEGIN: extern "C" fn() = {
     extern "C" fn begin() {
         // No panic may reach the loader.
-        let _ = std::panic::catch_unwind(ready);
+        let _ = std::panic::catch_unwind(|| {
+            ready();
+            crate::dispatch::begin();
+        });
     }
     begin
 };
@@ -155,6 +161,7 @@ static BEGIN: extern "C" fn() = {
 #[cfg_attr(test, allow(dead_code))]
 static END: extern "C" fn() = {
     extern "C" fn end() {
+        let _gate = crate::dispatch::Gate::open();
         let _ = std::panic::catch_unwind(crate::exit::farewell);
     }
     end
