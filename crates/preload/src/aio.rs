@@ -82,6 +82,7 @@ fn call_in_thread(function: extern "C" fn(*mut c_void), value: *mut c_void, attr
     extern "C" fn begin(call: *mut c_void) -> *mut c_void {
         // SAFETY: made below for this thread alone.
         let call = unsafe { Box::from_raw(call.cast::<Call>()) };
+        crate::dispatch::arm();
         (call.0)(call.1);
         std::ptr::null_mut()
     }

@@ -139,6 +139,7 @@ hook::hooks! {
     fn [getcwd](buffer: *mut c_char, size: size_t) -> *mut c_char => tell(buffer, size);
     fn [__getcwd_chk](buffer: *mut c_char, size: size_t, _room: size_t) -> *mut c_char => tell(buffer, size);
     fn [getwd](buffer: *mut c_char) -> *mut c_char => tell(buffer, mem::PATH_MAX);
+    fn [__getwd_chk](buffer: *mut c_char, room: size_t) -> *mut c_char => tell(buffer, room);
     fn [get_current_dir_name]() -> *mut c_char => tell(std::ptr::null_mut(), 0);
 }
 

@@ -347,7 +347,7 @@ hook::hooks! {
         read_vector2(fd, list, count, offset, flags);
     fn [pwritev2, pwritev64v2](fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t =>
         write_vector2(fd, list, count, offset, flags);
-    fn [lseek, lseek64, __lseek](fd: c_int, offset: off_t, whence: c_int) -> off_t => seek(fd, offset, whence);
+    fn [lseek, lseek64, llseek, __lseek](fd: c_int, offset: off_t, whence: c_int) -> off_t => seek(fd, offset, whence);
     fn [fsync, fdatasync, syncfs](fd: c_int) -> c_int => sync_fd(fd);
     fn [sync_file_range](fd: c_int, _offset: off_t, _len: off_t, _flags: libc::c_uint) -> c_int => sync_fd(fd);
     fn [ftruncate, ftruncate64](fd: c_int, size: off_t) -> c_int => truncate_open(fd, size);

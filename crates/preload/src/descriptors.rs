@@ -210,7 +210,8 @@ fn own(number: i64, args: [usize; 3]) -> Outcome<c_int> {
     lift(plain(number, args)?)
 }
 
-/// The same for two at once.
+/// The same for two at once. Only the runtime's signal pipe comes this way, which belongs to the process, not to an
+/// engine: a forked child keeps it.
 fn own_pair(domain: c_int, kind: c_int, protocol: c_int, into: *mut c_int) -> Outcome<c_int> {
     if !is_internal() {
         return Err(Stop::Foreign);
@@ -221,7 +222,9 @@ fn own_pair(domain: c_int, kind: c_int, protocol: c_int, into: *mut c_int) -> Ou
         ask(libc::SYS_socketpair, args)?;
         into.cast::<[c_int; 2]>().read()
     };
-    mem::give(into.cast(), [lift(one)?, lift(two)?])?;
+    let pair = [one, two].map(|fd| out_of_the_way(fd, libc::F_DUPFD_CLOEXEC).unwrap_or(fd));
+    pair.iter().for_each(|fd| table::keep(*fd));
+    mem::give(into.cast(), pair)?;
     Ok(0)
 }
 

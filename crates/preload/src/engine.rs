@@ -3,6 +3,7 @@
 //! Requests run on threads of the library; the calling thread waits, with nothing locked and its signals as they
 //! were, so that handlers may call in again.
 
+use crate::dispatch;
 use crate::errno::Errno;
 use crate::life::{self, config};
 use crate::lock::Lock;
@@ -176,7 +177,7 @@ where
     }
     while slot.done.load(Ordering::Acquire) == 0 {
         // A signal or a value that has changed meanwhile: look again.
-        let _ = futex::wait(&slot.done, futex::Flags::PRIVATE, 0, None);
+        let _ = dispatch::waiting(|| futex::wait(&slot.done, futex::Flags::PRIVATE, 0, None));
     }
     match slot.value.into_inner() {
         Some(Ok(value)) => Ok(value),

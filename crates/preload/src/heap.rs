@@ -126,6 +126,26 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
+// A thread that first uses something with a destructor of its own would register that with the C library, which takes
+// memory for it. The few such things in here that an application's thread touches hold nothing, so nobody is told. The
+// name is hidden: the application's destructors are none of our business.
+#[cfg(not(test))]
+std::arch::global_asm!(
+    ".globl __cxa_thread_atexit_impl",
+    ".hidden __cxa_thread_atexit_impl",
+    "__cxa_thread_atexit_impl:",
+    #[cfg(target_arch = "x86_64")]
+    "jmp {nothing}",
+    #[cfg(target_arch = "aarch64")]
+    "b {nothing}",
+    nothing = sym register_nothing,
+);
+
+#[cfg(not(test))]
+extern "C" fn register_nothing() -> libc::c_int {
+    0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,7 @@
 //! leaves it, errors become error numbers, what succeeds leaves the error number alone, and what is not ours goes to
 //! the next library that has the function.
 
+use crate::dispatch;
 use crate::errno::{Errno, Outcome, Stop};
 use libc::{c_int, c_void};
 use std::ffi::CStr;
@@ -62,6 +63,7 @@ impl Failed for () {
 
 /// Runs the body of a hook; a panic in it is an I/O error.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    let _gate = dispatch::Gate::open();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Stop::Errno(Errno(libc::EIO))))
 }
 
@@ -101,6 +103,8 @@ macro_rules! hooks {
                     real($($arg),*)
                 }
             };
+            // Whatever the C library does for this call is not asked about again.
+            let _gate = $crate::dispatch::Gate::open();
             let before = $crate::errno::Errno::last();
             let outcome = $crate::hook::guarded(|| $body);
             before.set();

@@ -24,6 +24,8 @@ pub(crate) struct Config {
     pub(crate) log: Log,
     /// The page in which a run is counted.
     pub(crate) counts: Option<std::ffi::OsString>,
+    /// Whether every system call is intercepted.
+    pub(crate) dispatch: bool,
 }
 
 /// Which life this is: another in every forked child.
@@ -140,6 +142,7 @@ pub(crate) fn config() -> &'static Config {
             key: text("FOREBAY_KEY"),
             log: Log::named(log.as_deref()),
             counts: std::env::var_os(forebay_client::COUNTS_VARIABLE).filter(|path| !path.is_empty()),
+            dispatch: bytes("FOREBAY_INTERCEPT").as_deref() == Some(b"dispatch"),
         }
     })
 }
@@ -149,7 +152,10 @@ pub(crate) fn config() -> &'static Config {
 static BEGIN: extern "C" fn() = {
     extern "C" fn begin() {
         // No panic may reach the loader.
-        let _ = std::panic::catch_unwind(ready);
+        let _ = std::panic::catch_unwind(|| {
+            ready();
+            crate::dispatch::begin();
+        });
     }
     begin
 };
@@ -158,6 +164,7 @@ static BEGIN: extern "C" fn() = {
 #[cfg_attr(test, allow(dead_code))]
 static END: extern "C" fn() = {
     extern "C" fn end() {
+        let _gate = crate::dispatch::Gate::open();
         let _ = std::panic::catch_unwind(crate::exit::farewell);
     }
     end

@@ -4,7 +4,7 @@ use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::kernel::ask;
 use crate::place::{Place, Subject, locate, ours, subject};
 use crate::table::Held;
-use crate::{backing, descriptors, engine, exit, hook, life, locks, map, mem, path, stat};
+use crate::{backing, descriptors, dispatch, engine, exit, hook, life, locks, map, mem, path, stat};
 use forebay_client::File;
 use forebay_model::Access;
 use libc::{c_char, c_int, c_void, pid_t};
@@ -160,7 +160,28 @@ unsafe extern "C" {
 /// that change directory or run something in Forebay between `vfork` and `exec` need both.
 fn own_memory() -> Outcome<pid_t> {
     // SAFETY: `fork` promises everything that `vfork` does, but for speed.
-    Ok(unsafe { libc::fork() })
+    match unsafe { libc::fork() } {
+        -1 => Err(Errno::last().into()),
+        child => Ok(child),
+    }
+}
+
+static REAL_FORK: hook::Real = hook::Real::new("fork\0");
+
+/// A child is made that goes on with a copy of everything.
+fn fork_both() -> Outcome<pid_t> {
+    locks::prepare_to_share();
+    let Some(real) = REAL_FORK.address() else { return fail(libc::ENOSYS) };
+    // SAFETY: the C library's function of this name has this signature.
+    match unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> pid_t>(real)() } {
+        -1 => Err(Errno::last().into()),
+        child => {
+            if child == 0 {
+                dispatch::arm();
+            }
+            Ok(child)
+        }
+    }
 }
 
 /// Before the C library makes a child.
@@ -174,6 +195,7 @@ fn then_look_again(name: &hook::Real, call: impl FnOnce(*mut c_void) -> c_int) -
     let Some(real) = name.address() else { return fail(libc::ENOSYS) };
     locks::prepare_to_share();
     let (result, errno) = (call(real), Errno::last());
+    dispatch::arm();
     crate::cwd::forget();
     descriptors::look_again();
     if result == -1 { Err(errno.into()) } else { Ok(result) }
@@ -231,7 +253,7 @@ hook::hooks! {
     fn [execveat](dirfd: c_int, path: *const c_char, arguments: List, environment: List, flags: c_int) -> c_int, at path =>
         run_at(dirfd, path, arguments, environment, flags);
     fn [fexecve](fd: c_int, arguments: List, environment: List) -> c_int => run_open(fd, arguments, environment);
-    fn [fork, __fork]() -> pid_t => divide();
+    fn [fork, __fork]() -> pid_t => fork_both();
     fn [vfork, __vfork]() -> pid_t => own_memory();
     fn [system](_command: *const c_char) -> c_int => divide();
     fn [popen](_command: *const c_char, _mode: *const c_char) -> *mut libc::FILE => divide();

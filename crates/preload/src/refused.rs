@@ -1,6 +1,6 @@
 //! What Forebay cannot do, and says so at once: watching, handles, and walks that the C library makes by itself.
 
-use crate::errno::{Outcome, Stop, fail};
+use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::place::{locate, ours};
 use crate::{dispatch, hook, mem, stat};
 use libc::{c_char, c_int, c_uint, c_void};
@@ -21,10 +21,19 @@ pub(crate) fn at(dirfd: c_int, path: *const c_char) -> Outcome<c_int> {
     fail(libc::EOPNOTSUPP)
 }
 
+type Walk = unsafe extern "C" fn(*const *const c_char, c_int, *const c_void) -> *mut c_void;
+
+static REAL_WALK: hook::Real = hook::Real::new("fts_open\0");
+
 /// `fts_open` lists directories past us, unless every system call is intercepted.
-fn walk(paths: *const *const c_char) -> Outcome<*mut c_void> {
-    if dispatch::is_on() {
-        return Err(Stop::Foreign);
+fn walk(paths: *const *const c_char, options: c_int, order: *const c_void) -> Outcome<*mut c_void> {
+    if let (true, Some(real)) = (dispatch::is_on(), REAL_WALK.address()) {
+        // SAFETY: the C library's function of this name has this signature.
+        let opened = dispatch::waiting(|| unsafe {
+            let real: Walk = std::mem::transmute(real);
+            real(paths, options, order)
+        });
+        return if opened.is_null() { Err(Errno::last().into()) } else { Ok(opened) };
     }
     for at in 0.. {
         // A list that cannot be read is the C library's to refuse.
@@ -55,7 +64,7 @@ hook::hooks! {
         at(dirfd, path);
     fn [name_to_handle_at](dirfd: c_int, path: *const c_char, _handle: *mut c_void, _mount: *mut c_int, _flags: c_int)
         -> c_int, at path => at(dirfd, path);
-    fn [fts_open, fts64_open](paths: *const *const c_char, _options: c_int, _order: *const c_void) -> *mut c_void =>
-        walk(paths);
+    fn [fts_open, fts64_open](paths: *const *const c_char, options: c_int, order: *const c_void) -> *mut c_void =>
+        walk(paths, options, order);
     fn [ftok](path: *const c_char, project: c_int) -> c_int, at path => key(path, project);
 }

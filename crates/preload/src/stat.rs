@@ -268,7 +268,7 @@ hook::hooks! {
         access_at(HERE, path, mode, libc::AT_EACCESS);
     fn [faccessat](dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int, at path =>
         access_at(dirfd, path, mode, flags);
-    fn [statfs, statfs64](path: *const c_char, into: *mut StatFs) -> c_int, at path =>
+    fn [statfs, statfs64, __statfs](path: *const c_char, into: *mut StatFs) -> c_int, at path =>
         fill_statfs(by_path(path), into);
     fn [fstatfs, fstatfs64](fd: c_int, into: *mut StatFs) -> c_int => fill_statfs(by_fd(fd), into);
     fn [statvfs, statvfs64](path: *const c_char, into: *mut StatVfs) -> c_int, at path =>

@@ -44,6 +44,23 @@ fn a_killed_program_leaves_what_it_wrote() {
     assert_eq!(succeed(check), "100 /fb/killed\n");
 }
 
+#[test]
+fn a_program_goes_on_when_the_server_comes_back() {
+    let mut world = World::new();
+    let mut program = world.command(world.compile("steady"));
+    let mut child = program.args(["/fb/steady", "3000"]).stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut said = [0; 6];
+    child.stdout.as_mut().expect("piped").read_exact(&mut said).expect("it begins");
+    for _ in 0..2 {
+        world.restart();
+    }
+    let status = child.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+    let mut check = world.command("wc");
+    check.args(["-l", "/fb/steady"]);
+    assert_eq!(succeed(check), "3000 /fb/steady\n");
+}
+
 const PYTHON: &str = r#"
 import mmap, multiprocessing, os, shutil, socket, subprocess, sys, tempfile
 root = sys.argv[1]

@@ -2,7 +2,7 @@
 
 use crate::members::check_maker;
 use crate::service::{Caller, Service};
-use crate::several::{Handled, Stop, rename_mode};
+use crate::several::{Handled, Stop};
 use crate::union::Spot;
 use forebay_model::{Access, Attr, Error, ErrorKind, FileId, FileKind, Name, Result, Special, Time, may};
 use forebay_store::{DirCopy, Facts, Fate, Inode, Obstacle, Unlinked, Walked};

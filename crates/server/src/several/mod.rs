@@ -24,7 +24,7 @@ mod lines;
 mod stop;
 
 pub(crate) use afar::{Afar, is_afar, work};
-pub(crate) use deal::{rename_mode, resolve};
+pub(crate) use deal::resolve;
 pub(crate) use joining::Joining;
 pub(crate) use leases::{Leases, beat, outlive};
 pub(crate) use lines::{Line, Lines, keep, nonsense};

@@ -1,10 +1,8 @@
 //! What servers say to each other about names.
 
 use super::key::Target;
-use super::{Inode, RenameMode, damaged};
-use forebay_model::{
-    Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, Result, ServerId, Stamp, Striping, Uid,
-};
+use super::{Inode, damaged};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, RenameMode, Result, ServerId, Stamp, Striping, Uid};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

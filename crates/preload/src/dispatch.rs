@@ -1,2 +1,0 @@
-//! x
-pub(crate) fn is_on() -> bool { false }
