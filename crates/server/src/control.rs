@@ -80,7 +80,9 @@ fn begin(
     }
     let (service, class) = (&connection.service, class(&request));
     let entry = match class {
-        Class::Urgent | Class::Data => return Ok(Some((id, Some(answer(service.handle(&caller, &request)))))),
+        Class::Urgent | Class::Data => {
+            return Ok(Some((id, Some(answer(service.handle(&caller, &request))))));
+        }
         Class::Peer | Class::Errand => None,
         Class::Usual | Class::Slow => {
             if let Err(error) = service.demand_joined() {
@@ -187,7 +189,10 @@ impl Drop for Promise {
 
 /// Why a connection is closed instead of answering.
 fn unknown() -> Error {
-    Error::new(ErrorKind::Unreachable, "another server was asked to do something, and nobody knows whether it has")
+    Error::new(
+        ErrorKind::Unreachable,
+        "another server was asked to do something, and nobody knows whether it has",
+    )
 }
 
 fn failed() -> Error {

@@ -7,6 +7,7 @@
 //! stop      why a request could not be served at once
 //! deal      what is done about that, so that it can be tried again
 //! answer    what this server answers others
+//! losses    what went with stores that were lost
 //! afar      files whose bytes are on several servers: vouching, gathering, settling, forgetting
 //! ```
 //!
@@ -21,11 +22,13 @@ mod deal;
 mod joining;
 mod leases;
 mod lines;
+mod losses;
 mod stop;
 
 pub(crate) use afar::{Afar, is_afar, work};
 pub(crate) use deal::{rename_mode, resolve};
 pub(crate) use joining::Joining;
+pub use joining::forgive;
 pub(crate) use leases::{Leases, beat, outlive};
 pub(crate) use lines::{Line, Lines, keep, nonsense};
 pub(crate) use stop::{Handled, Helps, Stop};

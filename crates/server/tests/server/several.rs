@@ -3,9 +3,7 @@
 use crate::raw::{Raw, name, pattern, refused};
 use forebay_model::{Attr, Bytes, Change, Error, ErrorKind, FileId, Members, ServerId};
 use forebay_server::{Config, Medium, Running, Server};
-use forebay_wire::{
-    At, Channel, IfExists, Known, Reply, Request, Standing, Status, Token,
-};
+use forebay_wire::{At, Channel, IfExists, Known, Reply, Request, Standing, Status, Token};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
@@ -345,7 +343,9 @@ fn a_peer_that_answers_garbage_is_named() {
         config.servers[1].address = format!("tcp:{address}");
     }
     fleet.start(0);
-    until(|| matches!(standing(&fleet, 0), Standing::Waiting(why) if why.contains("not the start of a Forebay frame")));
+    until(
+        || matches!(standing(&fleet, 0), Standing::Waiting(why) if why.contains("not the start of a Forebay frame")),
+    );
     assert!(fleet.control(0).call(Request::Ping).is_ok());
 }
 
@@ -371,6 +371,8 @@ fn an_empty_store_joins_only_when_the_old_one_is_given_up() {
         fleet.control(index).call(replace.clone()).unwrap();
     }
     until(|| standing(&fleet, 2) == Standing::Joined);
+    let damage = fleet.status(2).damage;
+    assert!(damage.len() == 1 && damage[0].contains("earlier store of server 2"), "{damage:?}");
     refused(fleet.control(2).call(walk(&lost)), ErrorKind::Io);
     let made = fleet.home(dir, &lost).make_dir(dir, &lost, 0o755);
     assert!(made.0 & 0xffff_ffff_ffff >= 1 << 40, "an id of a new life: {made}");

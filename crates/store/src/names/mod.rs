@@ -46,6 +46,7 @@ mod remove;
 mod rename;
 mod share;
 mod stopped;
+mod survey;
 mod talk;
 mod task;
 mod walk;
