@@ -201,7 +201,11 @@ impl Driver {
         let who = if self.dice.one_in(3) { &people[0] } else { self.dice.pick(&people) };
         let client = self.dice.pick(&self.clients).as_identity(who.clone());
         let real = perform(&client, op);
-        eprintln!("{} {op:?} -> {:?}", who.uid, real.as_ref().map(|(answer, _)| answer).map_err(|e| e.to_string()));
+        eprintln!(
+            "{} {op:?} -> {:?}",
+            who.uid,
+            real.as_ref().map(|(answer, _)| answer).map_err(|e| e.to_string())
+        );
         if is_unknown(&real) {
             self.settle(&[&|tree| drop(tree.apply(who, op))]);
             return Step::Unknown;

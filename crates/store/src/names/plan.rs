@@ -19,8 +19,6 @@ pub(super) struct Known {
 
 /// What is to be done.
 pub(super) enum Planned {
-    /// Nothing.
-    Nothing,
     /// Another server has to coordinate it.
     Forward(ServerId),
     /// These parts.
@@ -34,7 +32,22 @@ pub(super) struct Plan {
     pub(super) parts: Vec<(ServerId, usize, Part)>,
     /// What the coordinator itself has against it, in its place.
     pub(super) refusals: Vec<(usize, Error)>,
-    pub(super) carried: Carried,
+    /// What it comes to if all is as it was seen.
+    pub(super) outcome: Outcome,
+}
+
+/// What an operation comes to.
+pub(super) enum Outcome {
+    /// The parts are done.
+    Carried(Carried),
+    /// Nothing is done. What was seen was read at different times, so it is locked once to be sure.
+    Told(Result<Carried>),
+}
+
+impl Default for Outcome {
+    fn default() -> Outcome {
+        Outcome::Carried(Carried::default())
+    }
 }
 
 /// Why there is no plan.
@@ -122,7 +135,7 @@ impl Names {
         if target.kind == FileKind::Directory {
             self.add_seals(&mut plan, target.file);
         }
-        plan.carried.unlinked = Some(target.file);
+        plan.outcome = Outcome::unlinked(target.file);
         Ok(Planned::Parts(plan))
     }
 
@@ -162,19 +175,41 @@ impl Names {
     ) -> Result<Planned, NoPlan> {
         let dirs = (self.searched(who, from.dir)?, self.searched(who, to.dir)?);
         let found = (self.look(from.dir, from.name, known)?, self.look(to.dir, to.name, known)?);
+        let told = match self.plan_moves(who, (from, to, found, mode), (&dirs.0, &dirs.1), moving) {
+            Ok(Some(planned)) => return Ok(planned),
+            Ok(None) => Ok(Carried::default()),
+            Err(NoPlan::Stopped(Stopped::Failed(error))) => Err(error),
+            Err(other) => return Err(other),
+        };
+        let mut plan = Plan { outcome: Outcome::Told(told), ..Plan::default() };
+        self.add_entry(&mut plan, from, found.0, found.0);
+        if (from.dir, from.name) != (to.dir, to.name) {
+            self.add_entry(&mut plan, to, found.1, found.1);
+        }
+        Ok(Planned::Parts(plan))
+    }
+
+    /// What a move needs; nothing if it is none.
+    fn plan_moves(
+        &self,
+        who: &Identity,
+        (from, to, found, mode): (Place<'_>, Place<'_>, (Option<Target>, Option<Target>), RenameMode),
+        dirs: (&DirCopy, &DirCopy),
+        moving: &mut Option<Moving>,
+    ) -> Result<Option<Planned>, NoPlan> {
         let moves = Moves::new(from, to, found, mode)?;
         if moves.changes_parents() {
             match self.coordinator_of_moves() {
-                first if first != self.server() => return Ok(Planned::Forward(first)),
+                first if first != self.server() => return Ok(Some(Planned::Forward(first))),
                 _ => self.take_moving(moving)?,
             }
         }
         self.demand_no_loop(&moves)?;
         if moves.is_nothing() {
-            return Ok(Planned::Nothing);
+            return Ok(None);
         }
-        demand(who, from.dir, &dirs.0, Access::ENTRIES)?;
-        Ok(Planned::Parts(self.rename_parts(who, &moves, (&dirs.0, &dirs.1))?))
+        demand(who, from.dir, dirs.0, Access::ENTRIES)?;
+        Ok(Some(Planned::Parts(self.rename_parts(who, &moves, dirs)?)))
     }
 
     fn rename_parts(
@@ -215,7 +250,7 @@ impl Names {
             if is_dir(target) {
                 self.add_seals(&mut plan, target.file);
             }
-            plan.carried.unlinked = Some(target.file);
+            plan.outcome = Outcome::unlinked(target.file);
         }
         Ok(plan)
     }
@@ -277,6 +312,12 @@ impl Names {
 impl Plan {
     fn refuse(&mut self, place: usize, allowed: Result<()>) {
         self.refusals.extend(allowed.err().map(|error| (place, error)));
+    }
+}
+
+impl Outcome {
+    fn unlinked(file: FileId) -> Outcome {
+        Outcome::Carried(Carried { linked: None, unlinked: Some(file) })
     }
 }
 

@@ -3,9 +3,9 @@
 use super::copies::nonsense;
 use super::intents::Claim;
 use super::parts::Refusal;
-use super::plan::{Known, Moving, NoPlan, Plan, Planned};
+use super::plan::{Known, Moving, NoPlan, Outcome, Plan, Planned};
 use super::talk::{Ask, Carried, IntentId, Op, Part, Prepare, Told, Verdict};
-use super::{Names, Obstacle, Stopped};
+use super::{Inode, Names, Obstacle, Stopped};
 use forebay_model::{Error, ErrorKind, Identity, Result, ServerId, Stamp};
 use std::collections::BTreeMap;
 
@@ -48,7 +48,8 @@ struct Prepared {
     intent: IntentId,
     others: Vec<ServerId>,
     refusals: Vec<(usize, Error)>,
-    carried: Carried,
+    outcome: Outcome,
+    linked: Option<Inode>,
 }
 
 /// What to do for a task next.
@@ -115,7 +116,6 @@ impl Task {
 
     fn plan(&mut self, names: &Names) -> Next {
         match names.plan(&self.who, &self.op, &self.known, &mut self.moving) {
-            Ok(Planned::Nothing) => over(Ok(Carried::default())),
             Ok(Planned::Forward(server)) => {
                 self.stage = Stage::Forwarded(server);
                 Next::Ask(vec![(server, Ask::Carry(self.who.clone(), self.op.clone()))])
@@ -177,7 +177,8 @@ impl Task {
             Ok(intent) => intent,
             Err(error) => return over(Err(error)),
         };
-        let Plan { parts, mut refusals, mut carried } = plan;
+        let Plan { parts, mut refusals, outcome } = plan;
+        let mut linked = None;
         let mut by_server: BTreeMap<ServerId, Vec<(usize, Part)>> = BTreeMap::new();
         for (server, place, part) in parts {
             by_server.entry(server).or_default().push((place, part));
@@ -186,7 +187,7 @@ impl Task {
         let ours = prepare(by_server.remove(&names.server()).unwrap_or_default());
         let claim = match names.claim(&ours) {
             Ok((claim, inodes)) => {
-                carried.linked = inodes.into_iter().next().map(|(_, inode)| inode);
+                linked = inodes.into_iter().next().map(|(_, inode)| inode);
                 Some(claim)
             }
             Err(Refusal::Refused(place, error)) => {
@@ -198,7 +199,7 @@ impl Task {
         let others: Vec<_> = by_server.keys().copied().collect();
         let asks: Vec<_> =
             by_server.into_iter().map(|(server, parts)| (server, Ask::Prepare(prepare(parts)))).collect();
-        let prepared = Prepared { claim, intent, others, refusals, carried };
+        let prepared = Prepared { claim, intent, others, refusals, outcome, linked };
         if asks.is_empty() {
             return self.weigh(names, prepared, Vec::new());
         }
@@ -208,7 +209,7 @@ impl Task {
 
     /// All have said whether they are prepared: decides.
     fn weigh(&mut self, names: &Names, prepared: Prepared, told: Vec<Result<Told>>) -> Next {
-        let Prepared { claim, intent, others, mut refusals, mut carried } = prepared;
+        let Prepared { claim, intent, others, mut refusals, outcome, mut linked } = prepared;
         let tell = |verdict| -> Vec<_> {
             others.iter().map(|&server| (server, Ask::Finish(intent, verdict))).collect()
         };
@@ -216,7 +217,7 @@ impl Task {
         for (&server, told) in others.iter().zip(told) {
             match told {
                 Ok(Told::Prepared(inodes)) => {
-                    carried.linked = inodes.into_iter().next().map(|(_, inode)| inode).or(carried.linked);
+                    linked = inodes.into_iter().next().map(|(_, inode)| inode).or(linked);
                 }
                 Ok(Told::Busy) => busy = true,
                 Ok(Told::Locked(other)) => locked.push((server, Ask::Settle(other))),
@@ -236,12 +237,15 @@ impl Task {
         }
         refusals.sort_by_key(|(place, _)| *place);
         let refusal = refusals.into_iter().next().map(|(_, error)| error);
-        match (refusal, claim) {
-            (None, Some(claim)) => match names.decide(claim, self.now, others.clone()) {
-                Ok(()) => Next::Done(Ok(carried), tell(Verdict::Done)),
-                Err(error) => over(Err(error)),
-            },
-            (refusal, _) => {
+        match (refusal, claim, outcome) {
+            (None, Some(claim), Outcome::Carried(carried)) => {
+                match names.decide(claim, self.now, others.clone()) {
+                    Ok(()) => Next::Done(Ok(Carried { linked, ..carried }), tell(Verdict::Done)),
+                    Err(error) => over(Err(error)),
+                }
+            }
+            (None, _, Outcome::Told(told)) => Next::Done(told, tell(Verdict::Undone)),
+            (refusal, ..) => {
                 let error = refusal.unwrap_or_else(|| Error::from(ErrorKind::Busy));
                 Next::Done(Err(error), tell(Verdict::Undone))
             }

@@ -6,10 +6,10 @@ use forebay_model::{
     Error, ErrorKind, FileId, FileKind, Identity, Incarnation, Member, Members, Name, Result, ServerId, Stamp,
 };
 use forebay_store::{
-    Ask, Attempt, Found, Heard, Kv, MemoryKv, Names, Next, Obstacle, Op as Deed, RenameMode, Share, Stopped,
-    Told, Walked, Withdrawal, XattrMode, check_all,
+    Ask, Attempt, Carried, Found, Heard, Kv, MemoryKv, Names, Next, Obstacle, Op as Deed, RenameMode, Share,
+    Stopped, Task, Told, Walked, Withdrawal, XattrMode, check_all,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -27,6 +27,17 @@ pub(crate) enum Mishap {
     Receiver { machine: bool },
 }
 
+/// Who uses the servers: whether it is worth to wait for others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Users {
+    /// Only one at a time: nobody ever has to wait.
+    One,
+    /// Several in turns: whoever has to wait lets another have a turn.
+    Turns,
+    /// Several threads.
+    Threads,
+}
+
 /// One server.
 struct Node {
     kv: RwLock<Arc<MemoryKv>>,
@@ -41,8 +52,8 @@ pub(crate) struct Cluster {
     /// Events so far: every message that is about to arrive, and every answer.
     pub(crate) events: AtomicU64,
     mishap: Mutex<Option<(u64, Mishap)>>,
-    /// Whether threads share it, so that it is worth to wait.
-    pub(crate) shared: AtomicBool,
+    /// Who uses it.
+    pub(crate) users: Users,
 }
 
 fn members(count: u16) -> Arc<Members> {
@@ -76,7 +87,7 @@ impl Cluster {
             nodes: kvs.into_iter().map(node).collect(),
             events: AtomicU64::new(0),
             mishap: Mutex::new(None),
-            shared: AtomicBool::new(false),
+            users: Users::One,
         };
         members.servers().for_each(|server| cluster.start(server));
         cluster
@@ -162,6 +173,8 @@ impl Cluster {
         self.names(from)?;
         let told = match &ask {
             Ask::Carry(who, deed) => Told::Carried(self.carry_out(to, who, deed, now)?),
+            // It would wait for somebody whose turn it is not.
+            Ask::Settle(_) if self.users == Users::Turns => Told::Done,
             ask => self.attempt(to, now, |names| names.answer(from, ask))?,
         };
         self.event(from, to)?;
@@ -177,7 +190,8 @@ impl Cluster {
         deed: impl Fn(&Names) -> Attempt<T>,
     ) -> Result<T> {
         let mut withdrawals = Vec::new();
-        for _ in 0..PATIENCE {
+        let patience = if self.users == Users::Turns { 20 } else { PATIENCE };
+        for _ in 0..patience {
             match deed(&*self.names(at)?) {
                 Err(Stopped::Obstacle(Obstacle::Copies(dir))) => {
                     withdrawals.push(self.withdraw(at, dir, now)?);
@@ -224,46 +238,28 @@ impl Cluster {
     }
 
     fn pause(&self) {
-        if self.shared.load(Ordering::Relaxed) {
+        if self.users == Users::Threads {
             std::thread::sleep(std::time::Duration::from_micros(self.events.load(Ordering::Relaxed) % 97));
         }
     }
 
-    /// Carries an operation out at its coordinator.
-    pub(crate) fn carry_out(
-        &self,
-        at: ServerId,
-        who: &Identity,
-        deed: &Deed,
-        now: Stamp,
-    ) -> Result<forebay_store::Carried> {
-        let mut task = self.names(at)?.task(who.clone(), deed.clone(), now);
-        let (mut told, mut withdrawals) = (Vec::new(), Vec::new());
-        let names = self.names(at)?;
+    /// Carries an operation out at its coordinator, from the beginning to the end.
+    pub(crate) fn carry_out(&self, at: ServerId, who: &Identity, deed: &Deed, now: Stamp) -> Result<Carried> {
+        let mut runner = self.runner(at, who, deed, now)?;
         for _ in 0..PATIENCE {
-            self.names(at)?;
-            match task.next(&names, std::mem::take(&mut told)) {
-                Next::Ask(asks) => {
-                    withdrawals.clear();
-                    told = asks.iter().map(|(to, ask)| self.ask(at, *to, ask, now)).collect();
-                }
-                Next::Obstacle(Obstacle::Copies(dir)) => {
-                    withdrawals.push(self.withdraw(at, dir, now)?);
-                }
-                Next::Obstacle(obstacle) => {
-                    withdrawals.clear();
-                    self.clear(at, &obstacle, now)?;
-                }
-                Next::Done(result, tell) => {
-                    drop(task);
-                    for (to, ask) in tell {
-                        self.tell(at, to, &ask, now);
-                    }
-                    return result;
-                }
+            if let Some(result) = runner.step(self) {
+                while runner.step(self).is_some() {}
+                return result;
             }
         }
         Err(Error::new(ErrorKind::Busy, "this task goes on for ever"))
+    }
+
+    /// A task to be carried out step by step.
+    pub(crate) fn runner(&self, at: ServerId, who: &Identity, deed: &Deed, now: Stamp) -> Result<Runner> {
+        let names = self.names(at)?;
+        let task = Some(names.task(who.clone(), deed.clone(), now));
+        Ok(Runner { at, now, names, task, told: Vec::new(), withdrawals: Vec::new(), tell: VecDeque::new() })
     }
 
     fn tell(&self, at: ServerId, to: ServerId, ask: &Ask, now: Stamp) {
@@ -302,6 +298,61 @@ impl Cluster {
     pub(crate) fn check(&self) -> Vec<String> {
         let kvs: Vec<_> = self.members.servers().map(|server| self.kv(server)).collect();
         check_all(&self.members, &kvs.iter().map(|kv| &**kv as &dyn Kv).collect::<Vec<_>>())
+    }
+}
+
+/// A task, and what it waits for.
+pub(crate) struct Runner {
+    at: ServerId,
+    now: Stamp,
+    names: Arc<Names>,
+    task: Option<Task>,
+    told: Vec<Result<Told>>,
+    withdrawals: Vec<Withdrawal>,
+    tell: VecDeque<(ServerId, Ask)>,
+}
+
+impl Runner {
+    /// One step; says what came of it at the end, and again for every server that hears of it then.
+    pub(crate) fn step(&mut self, cluster: &Cluster) -> Option<Result<Carried>> {
+        let Some(task) = &mut self.task else {
+            let (to, ask) = self.tell.pop_front()?;
+            cluster.tell(self.at, to, &ask, self.now);
+            return Some(Ok(Carried::default()));
+        };
+        if let Err(error) = cluster.names(self.at) {
+            self.task = None;
+            return Some(Err(error));
+        }
+        match task.next(&self.names, std::mem::take(&mut self.told)) {
+            Next::Ask(asks) => {
+                self.withdrawals.clear();
+                self.told = asks.iter().map(|(to, ask)| cluster.ask(self.at, *to, ask, self.now)).collect();
+            }
+            Next::Obstacle(Obstacle::Copies(dir)) => match cluster.withdraw(self.at, dir, self.now) {
+                Ok(withdrawal) => self.withdrawals.push(withdrawal),
+                Err(error) => return self.fail(error),
+            },
+            Next::Obstacle(obstacle) => {
+                self.withdrawals.clear();
+                match cluster.clear(self.at, &obstacle, self.now) {
+                    Err(error) if error.kind() == ErrorKind::Busy => {}
+                    Err(error) => return self.fail(error),
+                    Ok(()) => {}
+                }
+            }
+            Next::Done(result, tell) => {
+                (self.task, self.tell) = (None, tell.into());
+                self.withdrawals.clear();
+                return Some(result);
+            }
+        }
+        None
+    }
+
+    fn fail(&mut self, error: Error) -> Option<Result<Carried>> {
+        self.task = None;
+        Some(Err(error))
     }
 }
 

@@ -7,6 +7,7 @@ mod crash;
 mod disk;
 mod model;
 mod operations;
+mod pairs;
 mod permissions;
 mod random;
 mod several;

@@ -94,6 +94,11 @@ impl Model {
         entries.flat_map(BTreeMap::values).filter(|&&target| target == file).count()
     }
 
+    /// What a name leads to.
+    pub(crate) fn child(&self, dir: FileId, name: &Name) -> Option<FileId> {
+        self.entries(dir).ok()?.get(name).copied()
+    }
+
     /// The link count that `stat` should show.
     pub(crate) fn links(&self, file: FileId) -> usize {
         match &self.nodes[&file].content {

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Mishap, any_mishap};
 use crate::common::seed;
-use crate::model::{Answer, How, Model, Op, Outcome};
+use crate::model::{Answer, Model, Op, Outcome};
 use crate::random::Author;
 use forebay_model::{ErrorKind, FileId, Identity, Stamp};
 use std::sync::atomic::Ordering;
