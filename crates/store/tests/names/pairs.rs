@@ -81,7 +81,7 @@ fn parse(model: &Model, text: &str, number: u64) -> Op {
 /// Somebody who does one thing, in steps where it concerns several servers.
 enum Actor {
     Plain(Op),
-    Task(Runner),
+    Task(Box<Runner>),
     Done,
 }
 
@@ -99,7 +99,7 @@ impl Actor {
         };
         // Anybody can coordinate; the first server may do it for directories that change their parent too.
         let runner = cluster.runner(cluster.members.first(), &Identity::root(), &deed, NOW);
-        Actor::Task(runner.expect("it runs"))
+        Actor::Task(Box::new(runner.expect("it runs")))
     }
 
     fn step(&mut self, cluster: &Cluster) -> Option<Result<Option<FileId>, ErrorKind>> {
