@@ -16,6 +16,12 @@
 //!
 //! **Invariant**: with one server nothing here is ever reached.
 
+/// What one server has carried out over several at the same time. Each is at most one long question to each other
+/// server, so that short ones always get through: see [`PEER_IN_FLIGHT`].
+pub(crate) const TASKS: usize = 32;
+/// Questions of another server that are worked on at the same time, at least.
+pub(crate) const PEER_IN_FLIGHT: usize = 2 * TASKS;
+
 mod afar;
 mod answer;
 mod deal;
