@@ -1,13 +1,14 @@
 //! Random operations in both worlds, the real one and the model, compared after every step.
 
 use crate::found;
-use crate::op::{Op, Seen, perform};
+use crate::op::{Answer, Op, Seen, perform};
 use crate::tree::{Body, NodeId, Tree};
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Listing, OpenOptions};
 use forebay_dice::{Dice, pattern};
 use forebay_model::{Error, ErrorKind, Gid, Identity, Striping, Time, Uid};
 use forebay_wire::{RenameMode, XattrMode};
+use std::collections::VecDeque;
 use std::path::Path;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -19,6 +20,9 @@ const MODES: [u16; 12] =
 const GROUPS: [u32; 4] = [0, 6100, 6200, 6300];
 const LARGEST: u64 = 1 << 20;
 const MOST_OPEN: usize = 8;
+/// Steps that are told if the test fails, and how much of each.
+const REMEMBERED: usize = 60;
+const LONGEST_LINE: usize = 300;
 
 /// What came of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +50,8 @@ pub struct Driver {
     dice: Dice,
     handles: Vec<Handle>,
     mix: Mix,
+    /// The last steps, told if the test fails.
+    last: VecDeque<String>,
 }
 
 /// What a driver does most.
@@ -77,13 +83,32 @@ impl Driver {
             perform(&clients[0].as_identity(root.clone()), &op).expect("the base is new");
             tree.apply(&root, &op).expect("the base is new");
         }
-        Driver { clients, base: base.to_owned(), tree, dice, handles: Vec::new(), mix: Mix::All }
+        Driver {
+            clients,
+            base: base.to_owned(),
+            tree,
+            dice,
+            handles: Vec::new(),
+            mix: Mix::All,
+            last: VecDeque::new(),
+        }
     }
 
     /// The same, but mostly making, moving, linking and removing names.
     #[must_use]
-    pub fn of_names(self) -> Driver {
-        Driver { mix: Mix::Names, ..self }
+    pub fn of_names(mut self) -> Driver {
+        self.mix = Mix::Names;
+        self
+    }
+
+    fn note(&mut self, who: &Identity, op: &Op, real: &Result<(Answer, Option<File>), Error>) {
+        if self.last.len() == REMEMBERED {
+            self.last.pop_front();
+        }
+        let answer = real.as_ref().map(|(answer, _)| answer).map_err(Error::to_string);
+        let mut line = format!("user {} {op:?} → {answer:?}", who.uid);
+        line.truncate(line.floor_char_boundary(LONGEST_LINE));
+        self.last.push_back(line);
     }
 
     /// Lays the files of some directory out in another way, which nobody may notice.
@@ -211,11 +236,7 @@ impl Driver {
         let who = if self.dice.one_in(3) { &people[0] } else { self.dice.pick(&people) };
         let client = self.dice.pick(&self.clients).as_identity(who.clone());
         let real = perform(&client, op);
-        eprintln!(
-            "{} {op:?} -> {:?}",
-            who.uid,
-            real.as_ref().map(|(answer, _)| answer).map_err(|e| e.to_string())
-        );
+        self.note(who, op, &real);
         if is_unknown(&real) {
             self.settle(&[&|tree| drop(tree.apply(who, op))]);
             return Step::Unknown;
@@ -413,6 +434,15 @@ impl Driver {
                 let at = back.iter().zip(bytes).position(|(one, other)| one != other);
                 Err(format!("{path}: {count} of {} bytes, the first difference at {at:?}", bytes.len()))
             }
+        }
+    }
+}
+
+impl Drop for Driver {
+    #[expect(clippy::print_stderr, reason = "a failing test tells how it came there")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.last.iter().for_each(|line| eprintln!("{line}"));
         }
     }
 }

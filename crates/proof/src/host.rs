@@ -166,6 +166,10 @@ impl Seat {
         config.key = Some(self.key.clone());
         config.times.lease = self.lease;
         config.times.peer = self.peer;
+        let own = self.servers.iter().find(|member| member.server == self.server);
+        if let Some(listen) = own.and_then(|member| member.address.strip_prefix("tcp:")?.parse().ok()) {
+            config.listen = listen;
+        }
     }
 }
 

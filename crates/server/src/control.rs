@@ -9,7 +9,7 @@ use crate::handle::{Class, class};
 use crate::jobs::Membership;
 use crate::link::gone;
 use crate::service::{Caller, Service};
-use crate::several::{Handled, Stop, resolve};
+use crate::several::{Handled, PEER_IN_FLIGHT, Stop, resolve};
 use crate::turns::Entry;
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_wire::{Answer, Header, PeerReply, PeerRequest, Reply, Request};
@@ -21,10 +21,11 @@ type Finished = (u64, Option<Answer>);
 
 /// Serves a control connection to its end.
 pub(crate) async fn serve(connection: &mut Connection) -> Result<()> {
-    let limit = connection.service.config.limits.in_flight;
-    let (tell, mut finished) = mpsc::channel::<Finished>(limit);
+    let usual = connection.service.config.limits.in_flight;
+    let (tell, mut finished) = mpsc::channel::<Finished>(usual.max(PEER_IN_FLIGHT));
     let mut aside = 0;
     loop {
+        let limit = if connection.server.is_some() { usual.max(PEER_IN_FLIGHT) } else { usual };
         while let Ok((id, answer)) = finished.try_recv() {
             connection.outbox.answer(id, &answer.ok_or_else(unknown)?);
             aside -= 1;

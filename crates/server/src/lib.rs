@@ -49,3 +49,4 @@ pub use config::{Belief, Config, Limits, Medium, Times, beside};
 pub use human::parse_rate;
 pub use members::{Fixed, Membership};
 pub use run::{Addresses, Running, Server, Stopper};
+pub use several::forgive;

@@ -10,7 +10,7 @@ use crate::key::{self, KeyHolder};
 use crate::members::Membership;
 use crate::opens::{Afterwards, Opens};
 use crate::session::{Session, Sessions};
-use crate::several::{Afar, Helps, Joining, Leases, Lines, is_afar};
+use crate::several::{self, Afar, Helps, Joining, Leases, Lines, is_afar};
 use crate::standing::Standing;
 use crate::turns::{Rules, Turns};
 use crate::union::Union;
@@ -43,6 +43,8 @@ pub(crate) struct Service {
     pub(crate) joining: Arc<Joining>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) afar: Arc<Afar>,
+    /// Places for what is carried out over several servers.
+    pub(crate) tasks: Semaphore,
     /// Whether this is the only server of its service.
     alone: bool,
     pub(crate) sessions: Sessions,
@@ -123,6 +125,7 @@ impl Service {
             joining,
             leases,
             afar,
+            tasks: Semaphore::new(several::TASKS),
             alone,
             sessions: Sessions::new(limits.sessions, limits.session_opens),
             fences: Arc::default(),

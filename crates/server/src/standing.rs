@@ -10,7 +10,7 @@ use forebay_store::{Batch, Kv};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-const KEY: &[u8] = b"p";
+const KEY: &[u8] = b"y";
 
 /// What is kept.
 #[derive(Serialize, Deserialize)]

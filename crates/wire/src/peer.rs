@@ -60,11 +60,6 @@ pub enum PeerRequest {
         /// Which.
         file: FileId,
     },
-    /// Which of these files are still there?
-    Known {
-        /// Which, all of them made by the server that is asked.
-        files: Vec<FileId>,
-    },
 }
 
 /// What a server answers another one.
@@ -95,8 +90,6 @@ pub enum PeerReply {
         /// Their last change.
         touched: Option<Stamp>,
     },
-    /// Those of the files asked for that are there, or may be.
-    Files(Vec<FileId>),
 }
 
 /// A server introduces itself.

@@ -11,6 +11,7 @@ mod planning;
 mod run;
 mod server;
 mod settings;
+mod several;
 mod sharing;
 mod support;
 mod union;

@@ -106,11 +106,6 @@ impl Service {
                 self.opens.has_set_id(*file);
                 Ok(PeerReply::Done)
             }
-            PeerRequest::Known { files } => {
-                let names = self.store.names();
-                let there = files.iter().filter(|&&file| names.inode(file).is_ok());
-                Ok(PeerReply::Files(there.copied().collect()))
-            }
         }
     }
 

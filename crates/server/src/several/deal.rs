@@ -60,13 +60,14 @@ pub(crate) async fn resolve(
             (Ok(()), _) => {}
             // A directory that the client knew is gone, and its path may lead to another by now.
             (Err(error), Request::Jump { path, .. })
-                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) =>
+                if matches!(error.kind(), ErrorKind::Stale | ErrorKind::NotDirectory) =>
             {
                 return Some(Ok(Reply::Elsewhere { dir: FileId::ROOT, rest: path.clone() }));
             }
             (Err(error), _) => return Some(Err(error)),
         }
-        match service.handle(&caller, request) {
+        // It may have to wait for a device, and whoever got here is in no hurry.
+        match tokio::task::block_in_place(|| service.handle(&caller, request)) {
             Ok(reply) => return Some(Ok(reply)),
             Err(again) => stop = again,
         }
@@ -133,7 +134,13 @@ impl Service {
     ) -> Result<()> {
         match stop {
             Stop::Failed(error) => return Err(error),
-            Stop::Names(obstacle) => self.clear(obstacle, aids).await?,
+            // What was named by id and is not there was there once.
+            Stop::Names(obstacle) => {
+                self.clear(obstacle, aids).await.map_err(|error| match error.kind() {
+                    ErrorKind::NotFound => Error::new(ErrorKind::Stale, error.to_string()),
+                    _ => error,
+                })?
+            }
             Stop::Gather(file) => {
                 let held = self.gather_others(file).await?;
                 caller.helps.held.insert(file, held);
@@ -212,6 +219,7 @@ impl Service {
 
     /// Has something done that concerns the names of several servers.
     pub(super) async fn carry(self: &Arc<Service>, who: Identity, op: Op) -> Result<Carried, Undone> {
+        let _place = self.tasks.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
         let mut task = self.store.names().task(who, op, self.store.data().now());
         let (mut told, mut aids) = (Vec::new(), self.aids());
         loop {

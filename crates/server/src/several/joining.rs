@@ -7,7 +7,7 @@
 //! **Invariant**: what was acknowledged by a store that is gone is never answered for by an empty one.
 
 use forebay_model::{Error, ErrorKind, FileId, Incarnation, Members, Result, ServerId};
-use forebay_store::{Batch, Store};
+use forebay_store::{Batch, Kv, Store};
 use forebay_wire::{Met, Standing};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -69,9 +69,7 @@ impl Joining {
     pub(crate) fn open(store: &Store, own: ServerId, members: &Members) -> Result<Joining> {
         let single = members.is_single();
         let record = match store.meta().get(KEY)? {
-            Some(bytes) => postcard::from_bytes(&bytes).map_err(|error| {
-                Error::new(ErrorKind::BadStore, format!("whom this store has met cannot be read: {error}"))
-            })?,
+            Some(bytes) => Record::read(&bytes)?,
             None => Record {
                 epoch: members.epoch(),
                 servers: match store.names().count() > 1 {
@@ -181,12 +179,12 @@ impl Joining {
         let loss = (lives > 0).then(|| Loss { before: state.met.clone() });
         if lives > 0 {
             // Others may know files by ids that the lost store handed out.
-            store.names().skip_ids(u64::from(lives) << LIFE)?;
+            store.names().skip_ids(first_id(lives))?;
         }
         state.change(store, |record| {
             record.joined = true;
             record.loss = loss;
-            record.first = FileId::made_by(self.own, u64::from(lives) << LIFE);
+            record.first = FileId::made_by(self.own, first_id(lives));
         })?;
         self.joined.store(true, Ordering::Release);
         tracing::info!(server = %self.own, replaced = lives, "joined the service");
@@ -247,9 +245,14 @@ impl Joining {
         Error::new(ErrorKind::Io, text)
     }
 
-    /// Somebody has seen what is missing: from now on what is not here was never there.
-    pub(crate) fn forgive(&self, store: &Store) -> Result<()> {
-        self.lock().change(store, |record| record.loss = None)
+    /// The other servers whose store was replaced, and what they are known by now.
+    pub(super) fn replaced(&self) -> BTreeMap<ServerId, (Incarnation, u16)> {
+        if self.single {
+            return BTreeMap::new();
+        }
+        let state = self.lock();
+        let replaced = state.record.known.iter().filter(|(_, known)| known.replaced > 0);
+        replaced.map(|(&server, known)| (server, (known.incarnation, known.replaced))).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -260,16 +263,16 @@ impl Joining {
 /// Each life of a server's store hands out ids of its own: so many bits of them.
 const LIFE: u32 = 40;
 
+/// The first id, without its server, that a store hands out after so many replacements.
+pub(super) fn first_id(replaced: u16) -> u64 {
+    u64::from(replaced) << LIFE
+}
+
 impl State {
     fn change(&mut self, store: &Store, change: impl FnOnce(&mut Record)) -> Result<()> {
         let mut after = self.record.clone();
         change(&mut after);
-        let bytes = postcard::to_stdvec(&after)
-            .map_err(|error| Error::new(ErrorKind::Io, format!("whom this store has met: {error}")))?;
-        let mut batch = Batch::default();
-        batch.put(KEY, bytes);
-        store.meta().commit(batch)?;
-        store.meta().sync()?;
+        after.write(&**store.meta())?;
         self.record = after;
         Ok(())
     }
@@ -281,6 +284,35 @@ impl State {
             None => format!("server {} ({})", m.server, m.address),
         });
         shown.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Somebody has seen what was lost with the former store of this one: from now on what is not here was never here. For a
+/// store that nobody serves; false if nothing was lost.
+pub fn forgive(kv: &dyn Kv) -> Result<bool> {
+    let Some(bytes) = kv.get(KEY)? else { return Ok(false) };
+    let mut record = Record::read(&bytes)?;
+    if record.loss.take().is_none() {
+        return Ok(false);
+    }
+    record.write(kv)?;
+    Ok(true)
+}
+
+impl Record {
+    fn read(bytes: &[u8]) -> Result<Record> {
+        postcard::from_bytes(bytes).map_err(|error| {
+            Error::new(ErrorKind::BadStore, format!("whom this store has met cannot be read: {error}"))
+        })
+    }
+
+    fn write(&self, kv: &dyn Kv) -> Result<()> {
+        let bytes = postcard::to_stdvec(self)
+            .map_err(|error| Error::new(ErrorKind::Io, format!("whom this store has met: {error}")))?;
+        let mut batch = Batch::default();
+        batch.put(KEY, bytes);
+        kv.commit(batch)?;
+        kv.sync()
     }
 }
 

@@ -7,6 +7,7 @@
 //! stop      why a request could not be served at once
 //! deal      what is done about that, so that it can be tried again
 //! answer    what this server answers others
+//! losses    what went with stores that were lost
 //! afar      files whose bytes are on several servers: vouching, gathering, settling, forgetting
 //! ```
 //!
@@ -15,17 +16,25 @@
 //!
 //! **Invariant**: with one server nothing here is ever reached.
 
+/// What one server has carried out over several at the same time. Each is at most one long question to each other
+/// server, so that short ones always get through: see [`PEER_IN_FLIGHT`].
+pub(crate) const TASKS: usize = 32;
+/// Questions of another server that are worked on at the same time, at least.
+pub(crate) const PEER_IN_FLIGHT: usize = 2 * TASKS;
+
 mod afar;
 mod answer;
 mod deal;
 mod joining;
 mod leases;
 mod lines;
+mod losses;
 mod stop;
 
 pub(crate) use afar::{Afar, is_afar, work};
 pub(crate) use deal::resolve;
 pub(crate) use joining::Joining;
+pub use joining::forgive;
 pub(crate) use leases::{Leases, beat, outlive};
 pub(crate) use lines::{Line, Lines, keep, nonsense};
 pub(crate) use stop::{Handled, Helps, Stop};

@@ -371,6 +371,8 @@ fn an_empty_store_joins_only_when_the_old_one_is_given_up() {
         fleet.control(index).call(replace.clone()).unwrap();
     }
     until(|| standing(&fleet, 2) == Standing::Joined);
+    let damage = fleet.status(2).damage;
+    assert!(damage.len() == 1 && damage[0].contains("earlier store of server 2"), "{damage:?}");
     refused(fleet.control(2).call(walk(&lost)), ErrorKind::Io);
     let made = fleet.home(dir, &lost).make_dir(dir, &lost, 0o755);
     assert!(made.0 & 0xffff_ffff_ffff >= 1 << 40, "an id of a new life: {made}");

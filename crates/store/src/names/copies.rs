@@ -56,6 +56,8 @@ pub(super) struct Copies {
 #[derive(Default)]
 struct Ours {
     lent: HashSet<FileId>,
+    /// Those that are known to survive the death of the machine.
+    durable: HashSet<FileId>,
     /// Those that are about to change: how many wait for that, and how many of them know that no copies are left.
     withdrawn: HashMap<FileId, (u32, u32)>,
 }
@@ -130,6 +132,18 @@ impl Copies {
         }
         ours.lent.insert(dir);
         Ok(())
+    }
+
+    fn is_durable(&self, dir: FileId) -> bool {
+        self.ours().durable.contains(&dir)
+    }
+
+    fn note_durable(&self, dir: FileId) {
+        let mut ours = self.ours();
+        if ours.durable.len() >= MOST_LENT {
+            ours.durable.clear();
+        }
+        ours.durable.insert(dir);
     }
 
     /// Fails if another server may hold a copy of a directory.
@@ -252,7 +266,10 @@ impl Names {
         self.copies.lend(dir)?;
         drop(held);
         // Whoever makes entries in it relies on it being there after a crash.
-        self.kv.sync()?;
+        if !self.copies.is_durable(dir) {
+            self.kv.sync()?;
+            self.copies.note_durable(dir);
+        }
         Ok(copy)
     }
 }

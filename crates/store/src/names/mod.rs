@@ -1,10 +1,12 @@
-//! The namespace of one server: which names lead to which files, and who may do what to them.
+//! The namespace: which names lead to which files, and who may do what to them. One server's part of it, or all.
 //!
-//! **Invariant**: every operation is one atomic batch, so that after a crash at any point every entry leads to an
-//! inode, every inode knows its names, and a directory is reachable from the root or gone. [`check`] verifies it.
+//! **Invariant**: every operation is one atomic batch, or on several servers an intent that all of them do or none, so
+//! that after a crash at any point every entry leads to an inode, every inode knows its names, and a directory is
+//! reachable from the root or gone. [`check`] and [`check_all`] verify it.
 //!
 //! **Deliberately absent**: sizes and bytes (they live with the data: see [`Facts`]), open files, a clock: every
-//! operation is told who asks and what time it is.
+//! operation is told who asks and what time it is. And the network: what other servers have to be asked is an
+//! [`Obstacle`] or a step of a [`Task`], and whoever drives them does the asking.
 //!
 //! # Records
 //!
@@ -12,20 +14,31 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `i` file (8) | version byte 1, then [`Inode`] in postcard |
+//! | `i` file (8) | version byte 2, then [`Inode`] in postcard |
 //! | `e` directory (8) hash (8) name | version byte 1, kind (0 file, 1 directory, 2 symbolic link), file (8) |
+//! | `d` directory (8) | version byte 1, directories among its entries here (4), stamp of their last change (8) |
 //! | `x` file (8) name | the value of the extended attribute, as it is |
 //! | `o` file (8) | nothing: a file without a name that may still be open |
-//! | `n` | version byte 1, server (2), count of the first id never handed out (8) |
+//! | `n` | version byte 2, server (2), count of the first id never handed out (8) |
+//! | `p` intent (8) | version byte 1, then what this server has prepared, in postcard |
+//! | `t` intent (8) | version byte 1, then who has to hear that it is done, in postcard |
 //!
 //! The hash of a name is XXH3-64 with seed 0, shifted right by one, and 1 instead of 0; it is also the entry's
 //! cookie in [`Names::read_dir`], so a place in a directory stays valid whatever happens around it.
 //!
+//! # Several servers
+//!
+//! An entry is on its home, an inode on the server that made it. Directories of other servers are known by copies on
+//! lease (`copies`). What concerns several servers becomes a list of parts (`plan`, `parts`), which a task (`task`) has
+//! prepared and finished (`intents`); what is prepared is locked (`holds`).
+//!
 //! # Locks
 //!
-//! Whoever changes an inode, or the entries of a directory, holds the stripe of its id. Stripes are taken together,
-//! in order. Moving a directory to another parent takes the tree lock before any stripe: while it is held no other
-//! directory changes its parent, so ancestry can be checked. Readers take no locks.
+//! Whoever changes an inode, or the entries of a directory, holds the stripe of its id, and so does whoever relies on
+//! the copy of a directory while making an entry in it. Stripes are taken together, in order. Moving a directory to
+//! another parent takes the tree lock before any stripe: while it is held no other directory changes its parent, so
+//! ancestry can be checked. With several servers the first one's `moving` is that lock. Readers take no locks, but ask
+//! what became of an intent that has locked what they read.
 
 mod attr;
 mod bring;
@@ -47,6 +60,7 @@ mod remove;
 mod rename;
 mod share;
 mod stopped;
+mod survey;
 mod talk;
 mod task;
 mod walk;

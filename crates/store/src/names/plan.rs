@@ -22,7 +22,7 @@ pub(super) enum Planned {
     /// Another server has to coordinate it.
     Forward(ServerId),
     /// These parts.
-    Parts(Plan),
+    Parts(Box<Plan>),
 }
 
 /// Parts, and what speaks against them.
@@ -136,7 +136,7 @@ impl Names {
             self.add_seals(&mut plan, target.file);
         }
         plan.outcome = Outcome::unlinked(target.file);
-        Ok(Planned::Parts(plan))
+        Ok(Planned::Parts(Box::new(plan)))
     }
 
     fn plan_link(
@@ -161,7 +161,7 @@ impl Names {
         self.add_entry(&mut plan, Place { dir, name }, None, Some(Target { file, kind }));
         let part = InodePart { joins: Some(dir), ..InodePart::of(file, name) };
         plan.parts.push((authority, TARGET, Part::Inode(part)));
-        Ok(Planned::Parts(plan))
+        Ok(Planned::Parts(Box::new(plan)))
     }
 
     fn plan_rename(
@@ -186,7 +186,7 @@ impl Names {
         if (from.dir, from.name) != (to.dir, to.name) {
             self.add_entry(&mut plan, to, found.1, found.1);
         }
-        Ok(Planned::Parts(plan))
+        Ok(Planned::Parts(Box::new(plan)))
     }
 
     /// What a move needs; nothing if it is none.
@@ -209,7 +209,7 @@ impl Names {
             return Ok(None);
         }
         demand(who, from.dir, dirs.0, Access::ENTRIES)?;
-        Ok(Some(Planned::Parts(self.rename_parts(who, &moves, dirs)?)))
+        Ok(Some(Planned::Parts(Box::new(self.rename_parts(who, &moves, dirs)?))))
     }
 
     fn rename_parts(

@@ -35,7 +35,7 @@ enum Stage {
     /// Another coordinator.
     Forwarded(ServerId),
     /// Servers that prepare their parts.
-    Prepared(Prepared),
+    Prepared(Box<Prepared>),
     /// Servers that undo what they prepared, so many, and then those where others have to finish first.
     Undone(usize),
     /// Nothing any more.
@@ -104,7 +104,7 @@ impl Task {
                 Some(Err(error)) => Err(error),
                 told => Err(strange(server, &format!("{told:?}"))),
             }),
-            Stage::Prepared(prepared) => self.weigh(names, prepared, told),
+            Stage::Prepared(prepared) => self.weigh(names, *prepared, told),
             // Whoever did not hear that it was undone will ask. But those in the way have to get out of it.
             Stage::Undone(count) => match told.into_iter().skip(count).find_map(Result::err) {
                 Some(error) => over(Err(error)),
@@ -120,7 +120,7 @@ impl Task {
                 self.stage = Stage::Forwarded(server);
                 Next::Ask(vec![(server, Ask::Carry(self.who.clone(), self.op.clone()))])
             }
-            Ok(Planned::Parts(plan)) => self.prepare(names, plan),
+            Ok(Planned::Parts(plan)) => self.prepare(names, *plan),
             Err(NoPlan::Unknown(server, ask)) => {
                 self.stage = Stage::Known(vec![(server, ask.clone())]);
                 Next::Ask(vec![(server, ask)])
@@ -203,7 +203,7 @@ impl Task {
         if asks.is_empty() {
             return self.weigh(names, prepared, Vec::new());
         }
-        self.stage = Stage::Prepared(prepared);
+        self.stage = Stage::Prepared(Box::new(prepared));
         Next::Ask(asks)
     }
 

@@ -7,7 +7,7 @@ use forebay_model::{
     Error, ErrorKind, FileId, FileKind, Identity, Incarnation, Member, Members, Name, Result, ServerId, Stamp,
 };
 use forebay_store::{
-    Ask, Attempt, Carried, Found, Heard, Kv, MemoryKv, Names, Next, Obstacle, Op as Deed, RenameMode, Share,
+    Ask, Attempt, Carried, Heard, Kv, MemoryKv, Names, Next, Obstacle, Op as Deed, RenameMode, Share,
     Stopped, Task, Told, Walked, Withdrawal, XattrMode, check_all,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -580,15 +580,6 @@ impl Cluster {
             }
         }
         Ok(())
-    }
-
-    /// What a name leads to.
-    pub(crate) fn lookup(&self, dir: FileId, name: &Name, now: Stamp) -> Result<FileId> {
-        let root = Identity::root();
-        let found = self.attempt(self.home(dir, name), now, |names| names.lookup(&root, dir, name))?;
-        Ok(match found {
-            Found::Here(file, _) | Found::Away(file, _) => file,
-        })
     }
 }
 

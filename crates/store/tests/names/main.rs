@@ -5,6 +5,8 @@ mod common;
 mod corrupt;
 mod crash;
 mod disk;
+mod leases;
+mod mending;
 mod model;
 mod operations;
 mod pairs;

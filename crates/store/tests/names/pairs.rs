@@ -1,11 +1,13 @@
-//! Two operations at the same time, in many interleavings: always one before the other, never a loop.
+//! Operations at the same time, in many interleavings and by many threads: always one before the other, never a loop.
 
 use crate::cluster::{Cluster, Runner, Users};
 use crate::common::{ROOT, name};
 use forebay_dice::{Dice, seed};
 use crate::model::{Answer, How, Model, Op};
-use forebay_model::{ErrorKind, FileId, Identity, Stamp};
+use forebay_model::{Change, ErrorKind, FileId, Identity, Stamp};
 use forebay_store::{Op as Deed, RenameMode};
+use std::sync::Mutex;
+use std::thread::scope;
 
 const NOW: Stamp = Stamp(5_000_000_000);
 
@@ -80,7 +82,7 @@ fn parse(model: &Model, text: &str, number: u64) -> Op {
 /// Somebody who does one thing, in steps where it concerns several servers.
 enum Actor {
     Plain(Op),
-    Task(Runner),
+    Task(Box<Runner>),
     Done,
 }
 
@@ -98,7 +100,7 @@ impl Actor {
         };
         // Anybody can coordinate; the first server may do it for directories that change their parent too.
         let runner = cluster.runner(cluster.members.first(), &Identity::root(), &deed, NOW);
-        Actor::Task(runner.expect("it runs"))
+        Actor::Task(Box::new(runner.expect("it runs")))
     }
 
     fn step(&mut self, cluster: &Cluster) -> Option<Result<Option<FileId>, ErrorKind>> {
@@ -187,4 +189,64 @@ fn random_interleavings_of_two_operations_are_one_after_the_other() {
         }
     }
     assert!(quiet * 10 > all * 9, "FOREBAY_SEED={base}: {quiet} of {all} were done without giving up");
+}
+
+/// Something that may or may not be possible, with directories that come and go.
+fn anything(random: &mut Random, dirs: &[FileId]) -> Op {
+    let letters = ["a", "b", "c", "d"];
+    let (dir, to_dir) = (*random.pick(dirs), *random.pick(dirs));
+    let letter = |random: &mut Random| name(letters[random.below(4)]);
+    let (from, to) = (letter(random), letter(random));
+    match random.below(12) {
+        0..=2 => Op::MakeDir { dir, name: from, mode: 0o777 },
+        3 => Op::Create { dir, name: from, mode: 0o666 },
+        4 => Op::RemoveDir { dir, name: from },
+        5 => Op::Unlink { dir, name: from },
+        6 => {
+            let change =
+                Change { mode: Some(if random.one_in(2) { 0o777 } else { 0o755 }), ..Change::default() };
+            Op::SetAttr { file: dir, change }
+        }
+        7 => Op::Rename { dir, name: from, to_dir, to_name: to, how: How::Exchange },
+        _ => Op::Rename { dir, name: from, to_dir, to_name: to, how: How::Replace },
+    }
+}
+
+#[test]
+fn random_threads_make_no_loop_and_lose_nothing() {
+    use ErrorKind::{Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound};
+    let base = seed();
+    for round in 0..3 {
+        let mut cluster = Cluster::new(3);
+        cluster.users = Users::Threads;
+        let dirs = Mutex::new(vec![ROOT]);
+        let (cluster, dirs) = (&cluster, &dirs);
+        let worker = move |number: u64| {
+            let mut random = Random::new(base ^ (round * 64 + number).wrapping_mul(0x9e37_79b9));
+            let mut done = 0;
+            for _ in 0..120 {
+                let known = dirs.lock().expect("no panic").clone();
+                let op = anything(&mut random, &known[known.len().saturating_sub(12)..]);
+                match cluster.perform(&Identity::root(), &op, NOW) {
+                    Ok(Answer::Made(id)) if matches!(op, Op::MakeDir { .. }) => {
+                        dirs.lock().expect("no panic").push(id);
+                        done += 1;
+                    }
+                    Ok(_) => done += 1,
+                    Err(error) => {
+                        let fair = [Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound];
+                        assert!(fair.contains(&error.kind()), "FOREBAY_SEED={base}: {op:?}: {error}");
+                    }
+                }
+            }
+            done
+        };
+        let done: u32 = scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|number| scope.spawn(move || worker(number))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+        });
+        cluster.settle(NOW);
+        assert_eq!(cluster.check(), Vec::<String>::new(), "FOREBAY_SEED={base}, round {round}");
+        assert!(done > 100, "FOREBAY_SEED={base}: only {done} got anywhere");
+    }
 }

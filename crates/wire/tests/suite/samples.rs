@@ -143,7 +143,7 @@ pub(crate) fn requests() -> Vec<Request> {
 }
 
 pub(crate) fn peer_requests() -> Vec<PeerRequest> {
-    let (file, files) = (FileId(9), vec![FileId(9), FileId::made_by(ServerId(2), 7)]);
+    let file = FileId(9);
     vec![
         PeerRequest::Meet(Meeting {
             server: ServerId(0),
@@ -161,7 +161,6 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
         PeerRequest::Forget { file },
         PeerRequest::DropSetId { file },
         PeerRequest::HasSetId { file },
-        PeerRequest::Known { files },
     ]
 }
 
@@ -181,7 +180,6 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
         PeerReply::Vouched(Vouched { lost_below: u64::MAX, set_id: true }),
         PeerReply::Facts(held),
         PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
-        PeerReply::Files(vec![FileId(9)]),
     ]
 }
 

@@ -210,7 +210,9 @@ impl<'a> Checker<'a> {
                     Some(mend),
                 );
             }
-            self.nameless(id, inode, whole && names.is_empty());
+            if whole {
+                self.nameless(id, inode, names.is_empty());
+            }
         }
         self.seen = seen;
     }
@@ -301,6 +303,9 @@ fn open_all(members: &Members, stores: &[Arc<dyn Kv>]) -> forebay_model::Result<
     let members = Arc::new(members.clone());
     let open = |kv: &Arc<dyn Kv>| {
         let server = super::ids::Mark::load(&**kv)?.server;
+        if !members.contains(server) {
+            return Err(super::damaged(format!("it says that it is of server {server}, which is not known")));
+        }
         let names = Names::open(Arc::clone(kv), server)?;
         names.join(Arc::clone(&members), Box::new(|_| false))?;
         Ok(names)
