@@ -3,7 +3,6 @@
 use crate::helper;
 use forebay_client::blocking::Client;
 use forebay_model::Striping;
-use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Child;

@@ -192,10 +192,10 @@ fn random_interleavings_of_two_operations_are_one_after_the_other() {
 }
 
 /// Something that may or may not be possible, with directories that come and go.
-fn anything(random: &mut Random, dirs: &[FileId]) -> Op {
+fn anything(random: &mut Dice, dirs: &[FileId]) -> Op {
     let letters = ["a", "b", "c", "d"];
     let (dir, to_dir) = (*random.pick(dirs), *random.pick(dirs));
-    let letter = |random: &mut Random| name(letters[random.below(4)]);
+    let letter = |random: &mut Dice| name(letters[random.index(4)]);
     let (from, to) = (letter(random), letter(random));
     match random.below(12) {
         0..=2 => Op::MakeDir { dir, name: from, mode: 0o777 },
@@ -222,7 +222,7 @@ fn random_threads_make_no_loop_and_lose_nothing() {
         let dirs = Mutex::new(vec![ROOT]);
         let (cluster, dirs) = (&cluster, &dirs);
         let worker = move |number: u64| {
-            let mut random = Random::new(base ^ (round * 64 + number).wrapping_mul(0x9e37_79b9));
+            let mut random = Dice::new(base ^ (round * 64 + number).wrapping_mul(0x9e37_79b9));
             let mut done = 0;
             for _ in 0..120 {
                 let known = dirs.lock().expect("no panic").clone();
