@@ -23,7 +23,7 @@ const SLICE: u32 = 1 << 20;
 /// Fewest, on a slow device …
 const THIN: u32 = 64 << 10;
 /// … which is to be asked about so many times a second whose turn it is.
-const DECISIONS: u64 = 400;
+const DECISIONS: u64 = 200;
 /// What a device is believed to do where nobody says: for the schedulers that plan with it.
 const USUAL_RATE: u64 = 1 << 30;
 
