@@ -43,10 +43,11 @@ fn copy_file(file: &File, place: &Place) -> Outcome<OwnedFd> {
     }
 }
 
-/// What was changed in memory belongs to the file before this program is gone.
+/// What was changed in memory belongs to the file before this program is gone, and what it has closed is closed.
 fn before_exec() {
     if !life::is_borrowed() {
         map::write_back_all();
+        exit::wait_for_closes();
     }
 }
 
