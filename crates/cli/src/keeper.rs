@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -86,6 +86,11 @@ impl Keeper {
             let why = log.lines().rev().find_map(|line| line.strip_prefix("forebay: "));
             Failure::Failed(format!("the server did not start: {}", why.unwrap_or("it ended")))
         })
+    }
+
+    /// How the server ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.server.as_mut().and_then(|server| server.try_wait().ok().flatten())
     }
 
     /// Kills the server without a warning.

@@ -59,10 +59,12 @@ fn copy_file(file: &File, full: &[u8]) -> Outcome<OwnedFd> {
     }
 }
 
-/// What was changed in memory belongs to the file before this program is gone, and locks go along.
+/// What was changed in memory belongs to the file before this program is gone, what it has closed is closed, and locks go
+/// along.
 fn before_exec() {
     if !life::is_borrowed() {
         map::write_back_all();
+        exit::wait_for_closes();
         locks::prepare_to_share();
     }
 }

@@ -80,7 +80,7 @@ impl<'a> Drain<'a> {
     /// Goes on after a failure, unless the next one would be the same.
     fn told(&mut self, outcome: Outcome) -> Outcome {
         match outcome {
-            Err(Failure::Failed(text)) if !self.way.is_hopeless() => {
+            Err(Failure::Failed(text)) if !self.way.is_hopeless() && self.client.ping().is_ok() => {
                 self.progress.complain(&Failure::Failed(text));
                 self.result.failed += 1;
                 Ok(())

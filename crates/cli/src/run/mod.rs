@@ -19,7 +19,7 @@ use berth::{Berth, Note};
 use clap::Args;
 use drain::Drain;
 use forebay_client::blocking::Client;
-use forebay_client::{Address, ClientConfig, job_of_this_process};
+use forebay_client::{Address, ClientConfig, Listing, job_of_this_process};
 use forebay_model::{Bytes, Identity};
 use program::Ears;
 use std::ffi::OsString;
@@ -74,28 +74,23 @@ impl Run {
             policy::read("--policy", policy)?;
         }
         let pfs = self.pfs.as_deref().map(|pfs| prepare(pfs, &self.prefix)).transpose()?;
-        for (dir, note) in berth::left_behind() {
+        let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
+        let note = Note { pfs, command: words.join(" ") };
+        let left = berth::left_behind();
+        let mut berth = Berth::make(self.capacity, self.policy.clone(), note)?;
+        for (dir, note) in left {
             let advice = advice(&dir, note.pfs.as_deref());
             output::note(format_args!("an earlier run of \"{}\" has left its data: {advice}", note.command));
         }
-        let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
-        let note = Note { pfs, command: words.join(" ") };
-        let mut berth = Berth::make(self.capacity, self.policy.clone(), note)?;
         let ears = Ears::open()?;
-        if let Err(failure) = berth.keeper.start() {
+        let begun = berth.keeper.start().and_then(|_| self.announce(&berth)).and_then(|()| ears.check());
+        if let Err(failure) = begun {
             // There is nothing in it yet.
             let _ = berth.remove();
             return Err(failure);
         }
-        self.announce(&berth)?;
         let begin = Instant::now();
-        let status = match program::run(&ears, &berth, &self.prefix, &self.command) {
-            Ok(status) => status,
-            Err(failure) => {
-                let _ = berth.remove();
-                return Err(failure);
-            }
-        };
+        let status = program::run(&ears, &mut berth, &self.prefix, &self.command)?;
         let ended = Ended { code: program::code(status), seconds: begin.elapsed().as_secs_f64() };
         self.conclude(berth, &ears, Some(ended))
     }
@@ -150,7 +145,7 @@ impl Run {
             (Ok(()), Some(Drained { failed: 1.., .. })) => {
                 Some("not everything could be brought out".to_owned())
             }
-            (Ok(()), None) if report.kept() => Some("nobody said where the files are to go".to_owned()),
+            (Ok(()), None) if report.has_files() => Some("nobody said where the files are to go".to_owned()),
             _ => None,
         };
         output::report(&report, self.json)?;
@@ -174,11 +169,9 @@ impl Run {
 /// Copies everything to the target, if there is one.
 fn bring_out(berth: &Berth, ears: &Ears, report: &mut RunReport) -> Outcome {
     let client = connect(berth)?;
-    if ears.stop().load(std::sync::atomic::Ordering::Relaxed) {
-        return Err(Failure::Interrupted);
-    }
+    ears.check()?;
     let status = await_farewells(&client)?;
-    report.served(&status);
+    report.served(&status, client.read_dir("/", Listing::Names)?.next().is_some());
     let Some(pfs) = &berth.note.pfs else { return Ok(()) };
     let all = client.as_identity(Identity::root());
     let progress = Progress::new();
@@ -194,17 +187,14 @@ fn await_farewells(client: &Client) -> Outcome<forebay_wire::Status> {
     let begin = Instant::now();
     loop {
         let status = client.status()?;
-        let others = status.sessions.saturating_sub(1);
+        // One is ours; sessions would not do, since a killed process has one for a while.
+        let others = status.connections.saturating_sub(1);
         if others == 0 {
             return Ok(status);
         }
         if begin.elapsed() > FAREWELL {
             output::note(format_args!(
-                "{} still at work: what they write from now on is lost",
-                match others {
-                    1 => "a process that the program has left behind is".to_owned(),
-                    _ => format!("{others} processes that the program has left behind are"),
-                }
+                "processes that the program has left behind are still at work: what they write from now on is lost"
             ));
             return Ok(status);
         }

@@ -37,7 +37,8 @@ struct Served {
     read: u64,
     /// Bytes in the buffer at the end.
     live: u64,
-    files: u64,
+    /// Whether there are files.
+    files: bool,
     capacity: u64,
 }
 
@@ -76,14 +77,13 @@ impl RunReport {
     }
 
     /// Takes in what the server has counted before anything was brought out.
-    pub(crate) fn served(&mut self, status: &Status) {
+    pub(crate) fn served(&mut self, status: &Status, files: bool) {
         let sum = |count: fn(&forebay_wire::JobStatus) -> u64| status.jobs.iter().map(count).sum();
         self.served = Served {
             written: sum(|job| job.written),
             read: sum(|job| job.read),
             live: status.usage.live,
-            // The root is not the program's.
-            files: status.usage.files.saturating_sub(1),
+            files,
             capacity: status.usage.capacity,
         };
     }
@@ -98,8 +98,8 @@ impl RunReport {
     }
 
     /// Whether there is something in the buffer.
-    pub(crate) fn kept(&self) -> bool {
-        self.served.files > 0
+    pub(crate) fn has_files(&self) -> bool {
+        self.served.files
     }
 
     /// The program's exit code, if there was one.
@@ -149,13 +149,8 @@ impl fmt::Display for RunReport {
             }
             writeln!(f)?;
             notes.iter().try_for_each(|note| writeln!(f, "note       {note}"))?;
-        } else if self.served.files > 0 {
-            writeln!(
-                f,
-                "left       {} in {}",
-                human::size(self.served.live),
-                human::counted(self.served.files, "file")
-            )?;
+        } else if self.served.files {
+            writeln!(f, "left       {} in the buffer", human::size(self.served.live))?;
         }
         Ok(())
     }

@@ -148,7 +148,7 @@ fn calls_that_make_no_sense_are_refused() {
     }
     let unfair = world.run(&["run", "--policy", "unfair", "true"]);
     assert!(unfair.code == 2 && unfair.err.contains("\"unfair\" is no policy"), "{}", unfair.err);
-    let missing = world.run(&["run", "--", "no-such-program"]);
+    let missing = world.run(&["run", "--capacity", "64MiB", "--", "no-such-program"]);
     assert_eq!(missing.code, 1);
     assert!(missing.err.contains("cannot run no-such-program"), "{}", missing.err);
     assert!(!buffer(&missing.err).exists());
@@ -200,7 +200,7 @@ fn a_killed_run_is_resumed() {
     let dir = buffer(&ran.err);
     assert!(dir.is_dir(), "the data is where it was said to be");
     assert!(!world.path("pfs/first").exists());
-    let other = world.run(&["run", "--", "true"]);
+    let other = world.run(&["run", "--capacity", "64MiB", "--", "true"]);
     assert!(other.err.contains(&format!("forebay run --resume {}", dir.display())), "{}", other.err);
     let resumed = world.run(&["run", "--resume", dir.to_str().unwrap()]);
     assert_eq!(resumed.code, 0, "{}", resumed.err);
@@ -273,6 +273,7 @@ fn data_that_cannot_leave_is_kept_and_nothing_is_lost() {
     assert_eq!(std::fs::read_to_string(world.path("pfs2/f")).unwrap(), "nowhere to go\n");
     let empty = run(command(&world, &[], "echo x > /fb/f; rm /fb/f"));
     assert!(!buffer(&empty.err).exists(), "an empty buffer is not kept: {}", empty.err);
+    assert!(!empty.err.contains("left behind"), "{}", empty.err);
 }
 
 #[test]
@@ -298,9 +299,58 @@ fn what_is_in_the_target_already_is_respected() {
 #[test]
 fn a_process_that_outlives_the_program_is_told_of() {
     let Some(world) = world() else { return };
-    let script = "(exec 3> /fb/late; echo early >&3; touch late; sleep 6) > /dev/null 2>&1 & while [ ! -e late ]; do sleep 0.01; done";
+    let script = "(exec 3> /fb/late; echo early >&3; touch late; for i in 1 2 3 4 5 6; do sleep 1; done) > /dev/null 2>&1 & while [ ! -e late ]; do sleep 0.01; done";
     let ran = run(command(&world, &["--pfs", "pfs"], script));
     assert_eq!(ran.code, 0, "{}", ran.err);
-    assert!(ran.err.contains("has left behind is still at work"), "{}", ran.err);
+    assert!(ran.err.contains("has left behind are still at work"), "{}", ran.err);
     assert_eq!(std::fs::read_to_string(world.path("pfs/late")).unwrap(), "early\n");
+}
+
+#[test]
+fn a_server_that_dies_is_started_again_and_the_program_notices_nothing() {
+    let Some(world) = world() else { return };
+    let script = "exec 3> /fb/open; echo before >&3; echo one > /fb/one; touch ready; while [ ! -e go ]; do sleep 0.01; done
+        echo after >&3; cat /fb/one; echo two > /fb/two";
+    let mut command = command(&world, &["--pfs", "pfs"], script);
+    let err = std::fs::File::create(world.path("err")).unwrap();
+    let child = command.stdout(Stdio::piped()).stderr(err).spawn().expect("the binary runs");
+    wait_for(&world.path("ready"));
+    let said = || std::fs::read_to_string(world.path("err")).unwrap();
+    let server = std::fs::read_to_string(buffer(&said()).join("store/lock")).unwrap();
+    end(server.trim().parse().unwrap());
+    world.write("go", "");
+    let ran = told(child);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "one\n"), "{}", said());
+    assert!(said().contains("the server died (signal: 9 (SIGKILL)) and was started again"), "{}", said());
+    for (name, expected) in [("open", "before\nafter\n"), ("one", "one\n"), ("two", "two\n")] {
+        assert_eq!(std::fs::read_to_string(world.path("pfs").join(name)).unwrap(), expected, "{name}");
+    }
+}
+
+/// Runs a command on a terminal of its own, and presses Ctrl-C when a file is there.
+const TERMINAL: &str = "import os, pty, sys, time
+pid, terminal = pty.fork()
+if pid == 0: os.execv(sys.argv[2], sys.argv[2:])
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+os.write(terminal, b'\\x03')
+try:
+    while said := os.read(terminal, 4096): sys.stdout.write(said.decode())
+except OSError: pass
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
+
+#[test]
+fn ctrl_c_on_a_terminal_ends_the_program_and_brings_its_data_out() {
+    let Some(world) = world() else { return };
+    let script = "echo typed > /fb/typed; touch ready; sleep 60";
+    let program = command(&world, &["--pfs", "pfs"], script);
+    let mut python = Command::new("python3");
+    python.args(["-c", TERMINAL, "ready"]).arg(program.get_program()).args(program.get_args());
+    python.current_dir(world.dir()).env("HOME", world.dir());
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skip("python3 is not installed, so Ctrl-C on a terminal was not tested");
+    }
+    let ran = run(python);
+    assert_eq!(ran.code, 130, "{}{}", ran.out, ran.err);
+    assert_eq!(std::fs::read_to_string(world.path("pfs/typed")).unwrap(), "typed\n");
+    assert!(!buffer(&ran.out).exists(), "{}", ran.out);
 }

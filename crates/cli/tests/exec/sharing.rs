@@ -110,3 +110,14 @@ fn python_with_its_modules() {
     std::fs::write(world.path("script.py"), PYTHON).expect("a file");
     world.same("python3 ../script.py $D");
 }
+
+#[test]
+fn what_is_closed_before_exec_is_closed_at_the_service() {
+    let world = World::new();
+    for round in 0..20 {
+        let mut program = world.command("bash");
+        program.args(["-c", "echo x > /fb/f; exec rm /fb/f"]);
+        succeed(program);
+        assert_eq!(world.client().status().expect("the server answers").opens, 0, "round {round}");
+    }
+}
