@@ -1,10 +1,12 @@
 //! The namespace of several servers: against the model, with messages lost and servers killed at every step.
 
 use crate::cluster::{Cluster, Mishap, any_mishap};
-use crate::common::seed;
+use crate::common::{open_root, outcome, seed};
 use crate::model::{Answer, Model, Op, Outcome};
 use crate::random::Author;
-use forebay_model::{ErrorKind, FileId, Identity, Stamp};
+use forebay_model::{ErrorKind, FileId, Identity, Member, Members, ServerId, Stamp};
+use forebay_store::{Batch, Kv, MemoryKv, Names};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 fn moment(number: u64) -> Stamp {
@@ -214,4 +216,63 @@ fn random_operations_with_mishaps_leave_the_old_or_the_new() {
         same.unwrap_or_else(|problem| panic!("FOREBAY_SEED={base}, round {round}: {problem}"));
     }
     assert!(mishaps > 60, "FOREBAY_SEED={base}: only {mishaps} mishaps");
+}
+
+#[test]
+fn random_machines_that_die_leave_a_sound_namespace() {
+    let base = seed();
+    for round in 0..12 {
+        let cluster = Cluster::new(3);
+        let (mut model, mut author) =
+            (Model::new(0o777, Stamp(1)), Author::new(base.wrapping_add(500 + round)));
+        for number in 1..=250 {
+            let (op, now) = (author.op(&model), moment(number));
+            // What was lost is not in the model: most of what it suggests works all the same.
+            let told = cluster.perform(&Identity::root(), &op, now);
+            let made = match told {
+                Ok(Answer::Made(id)) => id,
+                _ => FileId(u64::MAX),
+            };
+            if told.is_ok() {
+                drop(model.apply(&Identity::root(), &op, now, made));
+            }
+            if author.random.one_in(30) {
+                let server = ServerId(author.random.below(3) as u16);
+                cluster.crash(server, true);
+                cluster.restart();
+                cluster.settle(now);
+                let findings = cluster.check();
+                assert_eq!(findings, Vec::<String>::new(), "FOREBAY_SEED={base}, round {round}, {number}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_namespace_of_an_older_format_is_refused() {
+    let kv = Arc::new(MemoryKv::new());
+    Names::format(&*kv, ServerId(0), Some(open_root()), Stamp(1)).expect("an empty store");
+    let mut mark = kv.get(b"n").expect("memory").expect("there");
+    mark[0] = 1;
+    let mut batch = Batch::default();
+    batch.put(b"n", mark);
+    kv.commit(batch).expect("memory");
+    let error = Names::open(kv, ServerId(0)).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadStore);
+    assert!(error.to_string().contains("format 1") && error.to_string().contains("format 2"), "{error}");
+}
+
+#[test]
+fn a_server_joins_only_a_list_that_fits_its_store() {
+    let members = |list: &[u16]| {
+        let member = |&n: &u16| Member { server: ServerId(n), address: format!("tcp:h{n}:1"), socket: None };
+        Arc::new(Members::new(1, list.iter().map(member).collect()).expect("a good list"))
+    };
+    let kv = Arc::new(MemoryKv::new());
+    Names::format(&*kv, ServerId(1), None, Stamp(1)).expect("an empty store");
+    let names = Names::open(kv, ServerId(1)).expect("no root is needed");
+    let join = |list: &[u16]| outcome(&names.join(members(list), Box::new(|_| true)));
+    assert_eq!(join(&[0, 2]), "Invalid", "it is not in the list");
+    assert_eq!(join(&[1, 2]), "BadStore", "the first server has the root");
+    assert_eq!(join(&[0, 1]), "ok");
 }
