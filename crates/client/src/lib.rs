@@ -19,9 +19,9 @@
 //! left; whatever else cannot be answered ends in an error within the configured time. A connection on which a
 //! transfer was given up half-way is closed, never used again.
 //!
-//! **Deliberately absent**: caches of names, attributes or bytes (a write that returned is visible to every later
-//! read, anywhere), locks around files (disjoint writers share none), background writing, environment variables
-//! other than those that describe the job.
+//! **Deliberately absent**: caches of attributes or bytes (a write that returned is visible to every later read,
+//! anywhere), belief in remembered paths (a server checks them with every use), locks around files (disjoint writers
+//! share none), background writing, environment variables other than those that describe the job.
 
 #![forbid(unsafe_code)]
 
