@@ -260,7 +260,16 @@ impl Cluster {
     pub(crate) fn runner(&self, at: ServerId, who: &Identity, deed: &Deed, now: Stamp) -> Result<Runner> {
         let names = self.names(at)?;
         let task = Some(names.task(who.clone(), deed.clone(), now));
-        Ok(Runner { at, now, names, task, told: Vec::new(), withdrawals: Vec::new(), tell: VecDeque::new() })
+        Ok(Runner {
+            at,
+            now,
+            names,
+            task,
+            asks: VecDeque::new(),
+            told: Vec::new(),
+            withdrawals: Vec::new(),
+            tell: VecDeque::new(),
+        })
     }
 
     fn tell(&self, at: ServerId, to: ServerId, ask: &Ask, now: Stamp) {
@@ -308,6 +317,8 @@ pub(crate) struct Runner {
     now: Stamp,
     names: Arc<Names>,
     task: Option<Task>,
+    /// What is still to be asked, and what was told so far.
+    asks: VecDeque<(ServerId, Ask)>,
     told: Vec<Result<Told>>,
     withdrawals: Vec<Withdrawal>,
     tell: VecDeque<(ServerId, Ask)>,
@@ -325,10 +336,14 @@ impl Runner {
             self.task = None;
             return Some(Err(error));
         }
+        if let Some((to, ask)) = self.asks.pop_front() {
+            self.told.push(cluster.ask(self.at, to, &ask, self.now));
+            return None;
+        }
         match task.next(&self.names, std::mem::take(&mut self.told)) {
             Next::Ask(asks) => {
                 self.withdrawals.clear();
-                self.told = asks.iter().map(|(to, ask)| cluster.ask(self.at, *to, ask, self.now)).collect();
+                self.asks = asks.into();
             }
             Next::Obstacle(Obstacle::Copies(dir)) => match cluster.withdraw(self.at, dir, self.now) {
                 Ok(withdrawal) => self.withdrawals.push(withdrawal),
