@@ -452,8 +452,19 @@ impl Cluster {
         })
     }
 
-    /// What names a file by its id.
+    /// What names a file by its id. Servers ask first whether it can be reached, and with that whether it is open which
+    /// names it has.
     fn by_id(&self, who: &Identity, op: &Op, now: Stamp) -> Result<Answer> {
+        match op {
+            Op::SetAttr { file, .. }
+            | Op::Open { file, .. }
+            | Op::SetXattr { file, .. }
+            | Op::GetXattr { file, .. }
+            | Op::RemoveXattr { file, .. } => {
+                self.at_authority(*file, now, |names| names.settled(*file)).map(drop)?;
+            }
+            _ => {}
+        }
         match op {
             Op::SetAttr { file, change } => {
                 self.at_authority(*file, now, |names| names.set_attr(who, *file, change, now)).map(drop)?;

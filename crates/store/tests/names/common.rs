@@ -18,6 +18,16 @@ pub(crate) fn seed() -> u64 {
     }
 }
 
+/// How many rounds a driver runs: a few, or as long as a soak asks for.
+pub(crate) fn rounds(usual: u64) -> impl Iterator<Item = u64> {
+    let soak = std::env::var("FOREBAY_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    let start = std::time::Instant::now();
+    (0..).take_while(move |&round| match soak {
+        Some(seconds) => start.elapsed().as_secs() < seconds,
+        None => round < usual,
+    })
+}
+
 /// A small random generator (splitmix64).
 pub(crate) struct Random(u64);
 

@@ -1,7 +1,7 @@
 //! Operations at the same time, in many interleavings and by many threads: always one before the other, never a loop.
 
 use crate::cluster::{Cluster, Runner, Users};
-use crate::common::{ROOT, Random, name, seed};
+use crate::common::{ROOT, Random, name, rounds, seed};
 use crate::model::{Answer, How, Model, Op};
 use forebay_model::{Change, ErrorKind, FileId, Identity, Stamp};
 use forebay_store::{Op as Deed, RenameMode};
@@ -178,14 +178,11 @@ fn random_interleavings_of_two_operations_are_one_after_the_other() {
     let base = seed();
     let mut random = Random::new(base);
     let (mut all, mut quiet) = (0, 0);
-    for pair in PAIRS {
-        for number in 0..60 {
-            let done = interleave(pair, number, &mut random);
-            let done =
-                done.unwrap_or_else(|problem| panic!("FOREBAY_SEED={base}, {pair:?} {number}: {problem}"));
-            all += 1;
-            quiet += u32::from(done);
-        }
+    for (number, pair) in rounds(60).flat_map(|number| PAIRS.map(|pair| (number, pair))) {
+        let done = interleave(pair, number, &mut random);
+        let done = done.unwrap_or_else(|problem| panic!("FOREBAY_SEED={base}, {pair:?} {number}: {problem}"));
+        all += 1;
+        quiet += u32::from(done);
     }
     assert!(quiet * 10 > all * 9, "FOREBAY_SEED={base}: {quiet} of {all} were done without giving up");
 }
@@ -215,7 +212,7 @@ fn anything(random: &mut Random, dirs: &[FileId]) -> Op {
 fn random_threads_make_no_loop_and_lose_nothing() {
     use ErrorKind::{Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound};
     let base = seed();
-    for round in 0..3 {
+    for round in rounds(3) {
         let mut cluster = Cluster::new(3);
         cluster.users = Users::Threads;
         let dirs = Mutex::new(vec![ROOT]);
