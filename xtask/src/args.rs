@@ -6,7 +6,7 @@ pub(crate) const USAGE: &str = "\
 usage: cargo xtask test   [--seed S] [--no-install] [NAME]... [-- RUNNER-ARGS]
        cargo xtask soak   [--minutes N] [--rounds N] [--seed S] [NAME]...
        cargo xtask verify [CHECK]...
-       cargo xtask bench  io [--quick] [--json] [data] [names] [writers]
+       cargo xtask bench  io [--quick] [--json] [data] [names] [writers] [servers]
 
 test    install what is missing, then run the whole suite with a fixed seed (NAME: only tests whose name contains it)
 soak    run the random drivers with fresh seeds for N minutes (default 10); --rounds 1 --seed S replays one seed

@@ -8,6 +8,7 @@
 //! files     tmpfs and the disk's page cache
 //! through   the client's reads and writes
 //! names     create, stat, unlink
+//! several   create, stat, unlink with 1, 2 and 4 servers in one process
 //! writers   many writers of one file, and of one each
 //! board     figures gathered, medians
 //! report    tables, bars, JSON
@@ -33,6 +34,7 @@ mod names;
 mod near;
 mod plan;
 mod report;
+mod several;
 mod through;
 mod writers;
 
@@ -44,11 +46,11 @@ use std::process::ExitCode;
 /// What can go wrong in a benchmark ends it, with words for a person.
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-const USAGE: &str = "usage: forebay-bench io [--quick] [--json] [data] [names] [writers]";
+const USAGE: &str = "usage: forebay-bench io [--quick] [--json] [data] [names] [writers] [servers]";
 
 enum Command {
     Io { plan: Plan, json: bool },
-    FarSide,
+    FarSide { servers: u16 },
 }
 
 fn main() -> ExitCode {
@@ -62,7 +64,7 @@ fn main() -> ExitCode {
     };
     let done = match command {
         Command::Io { plan, json } => io(&plan, json),
-        Command::FarSide => far::serve(),
+        Command::FarSide { servers } => far::serve(servers),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -84,19 +86,24 @@ fn parse(words: &[String]) -> Result<Command, String> {
                     "data" => sections.push(Section::Data),
                     "names" => sections.push(Section::Names),
                     "writers" => sections.push(Section::Writers),
+                    "servers" => sections.push(Section::Servers),
                     other => return Err(format!("unknown word {other:?}")),
                 }
             }
             Ok(Command::Io { plan: Plan::new(quick, sections), json })
         }
-        Some((far::WORD, [])) => Ok(Command::FarSide),
+        Some((far::WORD, [servers])) => match servers.parse() {
+            Ok(servers) => Ok(Command::FarSide { servers }),
+            Err(_) => Err(format!("{servers:?} is not a number of servers")),
+        },
         Some((other, _)) => Err(format!("there is no benchmark {other:?}")),
         None => Err("which benchmark?".to_owned()),
     }
 }
 
 fn io(plan: &Plan, json: bool) -> Outcome {
-    let near = Near::start()?;
+    let near = Near::start(1)?;
+    let services = if plan.has(Section::Servers) { several::start()? } else { Vec::new() };
     let mut board = Board::default();
     for round in 0..=plan.rounds {
         // The first warms up: caches, page tables, regions that were never touched.
@@ -115,6 +122,7 @@ fn io(plan: &Plan, json: bool) -> Outcome {
         if plan.has(Section::Writers) {
             writers::run(&near, plan.shared, &mut board)?;
         }
+        several::run(&services, plan.names, &mut board)?;
         if round == 0 {
             board = Board::default();
         }

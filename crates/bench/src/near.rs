@@ -26,9 +26,10 @@ pub(crate) struct Near {
 }
 
 impl Near {
-    pub(crate) fn start() -> Outcome<Near> {
+    /// Starts the other process with so many servers.
+    pub(crate) fn start(servers: u16) -> Outcome<Near> {
         let mut far = Command::new(std::env::current_exe()?)
-            .arg(far::WORD)
+            .args([far::WORD, &servers.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Control-C is for us: the other side ends, in order, when we are gone.

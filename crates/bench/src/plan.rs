@@ -8,6 +8,7 @@ pub(crate) enum Section {
     Data,
     Names,
     Writers,
+    Servers,
 }
 
 /// How much of everything.
@@ -85,6 +86,8 @@ pub(crate) const STYLES: [Style; 3] = [Style::Blocking, Style::Async(1), Style::
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Party {
     Forebay(Socket, Style),
+    /// So many servers in one process, and many requests under way.
+    Servers(u16),
     /// A bare socket that never waits for the other side.
     Stream(Socket),
     /// A bare socket that waits for the other side after every chunk.
@@ -141,6 +144,7 @@ impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Party::Forebay(socket, style) => write!(f, "forebay {socket}, {style}"),
+            Party::Servers(count) => write!(f, "forebay unix, servers: {count}"),
             Party::Stream(socket) => write!(f, "bare {socket} stream"),
             Party::Turns(socket) => write!(f, "bare {socket} request/ack"),
             Party::Tmpfs => f.write_str("tmpfs"),

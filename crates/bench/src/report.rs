@@ -73,7 +73,11 @@ fn bars() -> Vec<Bar> {
 
 /// What a line is compared with, and the word for it.
 fn references(line: &Line) -> Vec<(&'static str, Reference)> {
-    let Party::Forebay(socket, _) = line.party else { return Vec::new() };
+    let socket = match line.party {
+        Party::Forebay(socket, _) => socket,
+        Party::Servers(_) => return vec![("one server", Reference::Party(Party::Servers(1)))],
+        _ => return Vec::new(),
+    };
     match line.work {
         Work::Write(_) | Work::Read(_) => vec![
             ("stream", Reference::Party(Party::Stream(socket))),

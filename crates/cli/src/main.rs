@@ -7,7 +7,8 @@
 //! names, edit             ls, stat, du; rm, mv, mkdir, ln
 //! exec, library           unmodified programs, with the library that travels in this binary
 //! mount                   the service as a directory
-//! store                   stores on disk, without a server
+//! store, check            stores on disk, without a server
+//! layout, servers         how files lie on servers; a server that comes with a new store
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
 //! bench                   how fairly it is shared, measured
 //! plan                    how large the buffer must be
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod check;
 mod completions;
 mod connect;
 mod control;
@@ -36,6 +38,7 @@ mod failure;
 mod human;
 mod jobs;
 mod keys;
+mod layout;
 mod library;
 mod mount;
 mod names;
@@ -44,6 +47,7 @@ mod places;
 mod plan;
 mod policy;
 mod remote;
+mod servers;
 mod settings;
 mod shares;
 mod signals;
@@ -108,6 +112,14 @@ enum Command {
     Mount(mount::Mount),
     /// Unmount it
     Umount(mount::Umount),
+    /// Show or set how files are laid out over servers
+    #[command(subcommand)]
+    Layout(layout::Layout),
+    /// Let a server join that has lost its store
+    #[command(subcommand)]
+    Server(servers::Server),
+    /// Check the stores of a service that is not running
+    Check(check::Check),
     /// Look at a store, give up its lost bytes, remove it
     #[command(subcommand)]
     Store(store::Store),
@@ -148,6 +160,9 @@ fn run(command: Command) -> Outcome {
         Command::Exec(exec) => exec.run(),
         Command::Mount(mount) => mount.run(),
         Command::Umount(umount) => umount.run(),
+        Command::Layout(layout) => layout.run(),
+        Command::Server(server) => server.run(),
+        Command::Check(check) => check.run(),
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
         Command::Demo(demo) => demo.run(),

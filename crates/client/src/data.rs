@@ -1,6 +1,5 @@
 //! Data connections: each is lent to one transfer at a time.
 
-use crate::handshake::enter;
 use crate::line::CallRef;
 use crate::session::Session;
 use crate::transport::Pipe;
@@ -66,7 +65,7 @@ impl Session {
 
     async fn connect_data(&self) -> Result<Connection> {
         let line = self.line().await?;
-        let (pipe, welcome) = Box::pin(enter(&self.config, self.client, Channel::Data)).await?;
+        let (pipe, welcome) = self.enter(Channel::Data).await?;
         // An answer on the control connection now proves that both lead to the same life of the server, the one
         // that knows the open files.
         let call = CallRef { identity: None, request: &Request::Ping };

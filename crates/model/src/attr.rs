@@ -2,6 +2,7 @@
 
 use crate::{FileId, Gid, ServerId, Span, Time, Uid};
 use serde::{Deserialize, Serialize};
+use std::ops::Add;
 
 /// What an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -170,4 +171,17 @@ pub struct Usage {
     pub live: u64,
     /// Number of files, directories and links.
     pub files: u64,
+}
+
+impl Add for Usage {
+    type Output = Usage;
+
+    fn add(self, other: Usage) -> Usage {
+        Usage {
+            capacity: self.capacity.saturating_add(other.capacity),
+            used: self.used.saturating_add(other.used),
+            live: self.live.saturating_add(other.live),
+            files: self.files.saturating_add(other.files),
+        }
+    }
 }

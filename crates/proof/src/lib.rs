@@ -1,7 +1,8 @@
 //! Proofs of the whole service: what the tests of this package share.
 //!
 //! ```text
-//! host, raw, meter    a server process that can be killed, frames without a client, what a process uses
+//! host, fleet         a server process that can be killed, and several of one service
+//! raw, meter          frames without a client, what a process uses
 //! tree, oracle, op    the reference model of a file system, and what can be done to it
 //! driver              random operations in both worlds, compared after every step
 //! block, ledger       writes that describe themselves, and what was acknowledged of them
@@ -18,6 +19,7 @@
 mod block;
 mod dice;
 mod driver;
+mod fleet;
 mod host;
 mod ledger;
 mod meter;
@@ -30,7 +32,8 @@ mod tree;
 pub use block::{Block, HEAD};
 pub use dice::{Dice, Seeded, is_root, pattern, rounds, skip};
 pub use driver::{Driver, Step};
-pub use host::{By, Host, Plan};
+pub use fleet::Fleet;
+pub use host::{By, Host, Plan, Seat};
 pub use ledger::{Fate, Ledger};
 pub use meter::Meter;
 pub use op::{Answer, Op, Seen, perform};

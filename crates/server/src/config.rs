@@ -232,14 +232,42 @@ impl Config {
         self.key.clone().unwrap_or_else(|| beside(&self.store, "key"))
     }
 
+    /// The configurations of so many servers of one service, all on this machine: the first has the store, socket and
+    /// port of this one, the others have theirs beside it; all have its key.
+    #[must_use]
+    pub fn several(&self, count: u16) -> Vec<Config> {
+        let key = self.key_path();
+        let one = |index: u16| {
+            let (mut store, mut socket) = (self.store.clone(), self.socket_path());
+            let mut listen = self.listen;
+            if index > 0 {
+                (store, socket) = (beside(&store, &index.to_string()), beside(&socket, &index.to_string()));
+                listen.set_port(if listen.port() == 0 { 0 } else { listen.port().wrapping_add(index) });
+            }
+            let server = ServerId(self.server.0.wrapping_add(index));
+            Config { server, store, socket: Some(socket), listen, key: Some(key.clone()), ..self.clone() }
+        };
+        let mut all: Vec<Config> = (0..count).map(one).collect();
+        if count > 1 {
+            let list: Vec<Member> = all.iter().map(Config::member).collect();
+            all.iter_mut().for_each(|config| config.servers.clone_from(&list));
+        }
+        all
+    }
+
+    /// This server, as a list names it.
+    #[must_use]
+    pub fn member(&self) -> Member {
+        let socket = self.socket_path().display().to_string();
+        let address = if self.tcp { format!("tcp:{}", self.listen) } else { format!("unix:{socket}") };
+        Member { server: self.server, address, socket: Some(socket) }
+    }
+
     /// All servers of the service.
     pub fn members(&self) -> Result<Members> {
         let invalid = |text| Error::new(ErrorKind::Invalid, text);
         if self.servers.is_empty() {
-            let socket = self.socket_path().display().to_string();
-            let address = if self.tcp { format!("tcp:{}", self.listen) } else { format!("unix:{socket}") };
-            let alone = Member { server: self.server, address, socket: Some(socket) };
-            return Members::new(self.epoch, vec![alone]).map_err(invalid);
+            return Members::new(self.epoch, vec![self.member()]).map_err(invalid);
         }
         let members = Members::new(self.epoch, self.servers.clone())
             .map_err(|why| invalid(format!("servers: {why}: correct the list")))?;
@@ -412,6 +440,24 @@ mod tests {
         for bad in ["policy = 'sise-fair'", "scheduler = 'lottery'", "device_rate = 'fast'"] {
             assert!(toml::from_str::<Config>(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn several_servers_lie_beside_the_first() {
+        let all = Config { server: ServerId(4), ..Config::for_store("/data/fb") }.several(2);
+        let paths =
+            all.iter().map(|config| (config.store.as_path(), config.socket_path(), config.key_path()));
+        let paths: Vec<_> = paths.collect();
+        assert_eq!(paths[0], (Path::new("/data/fb"), "/data/fb.sock".into(), "/data/fb.key".into()));
+        assert_eq!(paths[1], (Path::new("/data/fb.1"), "/data/fb.sock.1".into(), "/data/fb.key".into()));
+        assert_eq!(
+            all[1].members().unwrap().to_string(),
+            "epoch 1: 4 tcp:127.0.0.1:7411, 5 tcp:127.0.0.1:7412"
+        );
+        assert_eq!(all[0].members(), all[1].members());
+        let local = Config { tcp: false, ..Config::for_store("/data/fb") }.several(3);
+        assert_eq!(local[2].members().unwrap().all()[1].address, "unix:/data/fb.sock.1");
+        assert!(Config::for_store("/data/fb").several(1)[0].servers.is_empty());
     }
 
     #[test]

@@ -5,9 +5,10 @@ use crate::jobs::Membership;
 use crate::link::{Inbox, Outbox, gone};
 use crate::service::{Caller, Service, stopped};
 use crate::session::Session;
-use crate::transport::Transport;
+use crate::several::Helps;
+use crate::transport::{Transport, Vouch};
 use crate::{control, data, people};
-use forebay_model::{Error, ErrorKind, Identity, Result};
+use forebay_model::{Error, ErrorKind, Identity, Result, ServerId};
 use forebay_wire::{Call, Channel, FrameKind, Header, Request, body};
 use std::sync::Arc;
 use tokio::sync::{SemaphorePermit, watch};
@@ -22,6 +23,9 @@ pub(crate) struct Connection {
     session: Arc<Session>,
     peer: Identity,
     privileged: bool,
+    local: bool,
+    /// The server at the other end, if it is one and has said so.
+    pub(crate) server: Option<ServerId>,
     stopping: watch::Receiver<bool>,
 }
 
@@ -34,6 +38,7 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
             return;
         }
     };
+    let local = matches!(vouch, Vouch::Kernel(_));
     let (reading, writing) = transport.split();
     let times = service.config.times;
     let (mut inbox, mut outbox) = (Inbox::new(reading), Outbox::new(writing, times.answer));
@@ -60,6 +65,8 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
         stopping,
         privileged: service.trusts(&guest.identity),
         peer: guest.identity.clone(),
+        local,
+        server: None,
         session,
         job: Arc::new(job),
         inbox,
@@ -167,6 +174,7 @@ impl Connection {
                 return Err(Error::new(ErrorKind::NotPermitted, text));
             }
         };
-        Ok(Caller { who, session: self.session.clone(), privileged: self.privileged })
+        let (session, privileged, local) = (self.session.clone(), self.privileged, self.local);
+        Ok(Caller { who, session, privileged, local, helps: Helps::default() })
     }
 }

@@ -10,13 +10,16 @@
 
 use crate::connection::{Connection, Waited};
 use crate::link::gone;
+use crate::opens::Hold;
 use crate::service::Caller;
+use crate::several::Stop;
 use crate::turns::{Pace, Turn};
 use forebay_model::{Access, Bytes, Error, ErrorKind, Result};
 use forebay_policy::{Cost, Route, Write, route};
 use forebay_store::{Filled, Grant, Piece, Place};
-use forebay_wire::{At, Header, MAX_PAYLOAD, Reply, Request, Token};
+use forebay_wire::{At, Header, MAX_PAYLOAD, PeerRequest, Reply, Request, Token};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use tokio::time::Instant;
 
 /// How much is read at once: what is checksummed next is still in the cache.
@@ -95,7 +98,7 @@ impl Connection {
         payload: &mut Payload,
     ) -> Result<Option<Reply>, Failure> {
         // Held to the end, so that the file cannot go while its bytes come.
-        let hold = self.service.claim(caller, token, Access::WRITE)?;
+        let hold = self.claim(caller, token, Access::WRITE).await?;
         let (place, offset) = match at {
             At::Offset(offset) => (Place::At(offset), Some(offset)),
             At::End => (Place::End, None),
@@ -111,7 +114,7 @@ impl Connection {
         match route(self.service.mode, Write { offset, len: Bytes(u64::from(len)) }) {
             Route::Buffer => {}
         }
-        self.service.shed_set_id(caller, &hold)?;
+        self.shed_set_id(caller, &hold).await?;
         self.flush_first(len).await?;
         self.first_byte(payload).await?;
         let slice = len.min(self.service.turns.slice());
@@ -190,7 +193,7 @@ impl Connection {
         offset: u64,
         len: u32,
     ) -> Result<Option<Reply>, Failure> {
-        let _hold = self.service.claim(caller, token, Access::READ)?;
+        let _hold = self.claim(caller, token, Access::READ).await?;
         let len = len.min(MAX_PAYLOAD);
         let asked = len.min(self.service.turns.slice());
         let mut turn = self.turn(self.service.turns.price(asked)).await?;
@@ -219,6 +222,37 @@ impl Connection {
             // The answer is on its way: an error can no longer be one.
             turn = self.turn(Cost(u64::from(slice))).await.map_err(Failure::Broken)?;
         }
+    }
+
+    /// The file behind a token, held. The server that opened it may have to be asked first.
+    async fn claim(&self, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {
+        let service = &self.service;
+        service.demand_joined()?;
+        match service.claim(caller, token, need) {
+            Ok(hold) => return Ok(hold),
+            Err(Stop::Failed(error)) => return Err(error),
+            Err(_) => service.have_vouched(caller, token).await?,
+        }
+        service.claim(caller, token, need).map_err(|stop| match stop {
+            Stop::Failed(error) => error,
+            _ => Error::new(
+                ErrorKind::Stale,
+                format!("file {} is not open any more: open it again", token.file),
+            ),
+        })
+    }
+
+    async fn shed_set_id(&self, caller: &Caller, hold: &Hold) -> Result<()> {
+        let (service, file) = (&self.service, hold.file());
+        let authority = service.members.members().authority(file);
+        if authority == service.config.server {
+            return service.shed_set_id(caller, hold);
+        }
+        if caller.who.is_root() || !hold.take_set_id() {
+            return Ok(());
+        }
+        let dropped = service.ask(authority, PeerRequest::DropSetId { file }).await;
+        dropped.map(drop).inspect_err(|_| hold.has_set_id())
     }
 
     async fn turn(&self, cost: Cost) -> Result<Turn> {

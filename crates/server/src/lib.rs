@@ -34,6 +34,7 @@ mod people;
 mod run;
 mod service;
 mod session;
+mod several;
 mod transport;
 mod turns;
 
@@ -41,3 +42,4 @@ pub use config::{Belief, Config, Limits, Medium, Times};
 pub use human::parse_rate;
 pub use members::{Fixed, Membership};
 pub use run::{Addresses, Running, Server, Stopper};
+pub use several::forgive;

@@ -1,14 +1,15 @@
 //! The life of a server: it opens its store, listens, serves, and leaves everything in order.
 
-use crate::circle;
 use crate::config::{Config, Medium};
-use crate::connection;
 use crate::members::Fixed;
 use crate::service::{Service, stopped};
+use crate::several::Joining;
 use crate::transport::Listener;
+use crate::{circle, connection, several};
 use forebay_backend::{Backend, Nothing};
-use forebay_model::{Error, ErrorKind, Gid, Member, Members, Result, Uid};
+use forebay_model::{Error, ErrorKind, Gid, Members, Result, Uid};
 use forebay_store::{Root, Store, StoreConfig};
+use forebay_wire::Standing;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,6 +24,10 @@ use tokio::time::{sleep, timeout};
 const FEWEST_THREADS: usize = 4;
 /// How often the cleaner looks whether there is something to do.
 const TIDY: Duration = Duration::from_millis(20);
+/// How long servers that start together may take to meet.
+const JOINING: Duration = Duration::from_secs(60);
+/// Between two looks whether they have.
+const GLANCE: Duration = Duration::from_millis(2);
 /// What an accept that failed waits before the next: most likely all descriptors are in use.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
@@ -46,6 +51,8 @@ pub struct Running {
     stopper: Stopper,
     addresses: Addresses,
     thread: Option<JoinHandle<Result<()>>>,
+    joining: Arc<Joining>,
+    members: Arc<Members>,
 }
 
 /// Stops a server; can be given to whoever hears the signals.
@@ -66,29 +73,69 @@ impl Server {
         Server::start_before(config, Arc::new(Nothing))
     }
 
+    /// Starts so many servers of one service in this process (see [`Config::several`]), and waits until they serve.
+    pub fn start_several(config: &Config, count: u16) -> Result<Vec<Running>> {
+        let mut configs = config.several(count);
+        // Whoever leaves the choice of a port to the system gets it before the list is made.
+        let bind = |config: &Config| match config.tcp && config.listen.port() == 0 {
+            true => std::net::TcpListener::bind(config.listen).map(Some),
+            false => Ok(None),
+        };
+        let bound = configs.iter().map(bind).collect::<std::io::Result<Vec<_>>>().map_err(no_port)?;
+        for (config, listener) in configs.iter_mut().zip(&bound) {
+            if let Some(listener) = listener {
+                config.listen = listener.local_addr().map_err(no_port)?;
+            }
+        }
+        if count > 1 {
+            let list: Vec<_> = configs.iter().map(Config::member).collect();
+            configs.iter_mut().for_each(|config| config.servers.clone_from(&list));
+        }
+        let mut running = Vec::new();
+        for (config, listener) in configs.into_iter().zip(bound) {
+            running.push(start(config, Arc::new(Nothing), listener)?);
+        }
+        running.iter().try_for_each(|server| server.wait_until_joined(JOINING))?;
+        Ok(running)
+    }
+
     /// The same, in front of a back end.
     pub fn start_before(config: Config, backend: Arc<dyn Backend>) -> Result<Running> {
-        config.check()?;
-        let begin = Instant::now();
-        let store = Store::open_or_create(&store_config(&config))?;
-        for note in store.notes() {
-            tracing::warn!("{note}");
-        }
-        let recovery = store.recovery();
-        tracing::info!(store = %config.store.display(), start = ?store.start(), ?recovery, "the store is open");
-        let members = Box::new(Fixed::new(alone(&config)?));
-        let service = Arc::new(Service::new(config, (store, begin.elapsed()), backend, members)?);
-        let (ready, is_ready) = mpsc::channel();
-        let stopper = Stopper(service.stopper());
-        let thread = std::thread::Builder::new()
-            .name("forebay".to_owned())
-            .spawn(move || run(&service, &ready))
-            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
-        match is_ready.recv() {
-            Ok(addresses) => Ok(Running { stopper, addresses, thread: Some(thread) }),
-            // It ended before it was ready, and knows why.
-            Err(_) => Err(join(thread).err().unwrap_or_else(|| ErrorKind::Io.into())),
-        }
+        start(config, backend, None)
+    }
+}
+
+fn no_port(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Unreachable, format!("cannot listen on a free port: {error}"))
+}
+
+fn start(
+    config: Config,
+    backend: Arc<dyn Backend>,
+    listener: Option<std::net::TcpListener>,
+) -> Result<Running> {
+    config.check()?;
+    let begin = Instant::now();
+    let members = config.members()?;
+    let store = Store::open_or_create(&store_config(&config, &members))?;
+    for note in store.notes() {
+        tracing::warn!("{note}");
+    }
+    let recovery = store.recovery();
+    tracing::info!(store = %config.store.display(), start = ?store.start(), ?recovery, "the store is open");
+    let members = Box::new(Fixed::new(members));
+    let service = Arc::new(Service::new(config, (store, begin.elapsed()), backend, members)?);
+    let (ready, is_ready) = mpsc::channel();
+    let stopper = Stopper(service.stopper());
+    let (joining, members) = (service.joining.clone(), service.members.members());
+    let thread = std::thread::Builder::new()
+        .name("forebay".to_owned())
+        .spawn(move || run(&service, &ready, listener))
+        .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
+    match is_ready.recv() {
+        Ok(addresses) => Ok(Running { stopper, addresses, thread: Some(thread), joining, members }),
+        // It ended before it was ready, and knows why.
+        Err(_) => Err(join(thread).err().unwrap_or_else(|| ErrorKind::Io.into())),
     }
 }
 
@@ -97,6 +144,18 @@ impl Running {
     #[must_use]
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
+    }
+
+    /// Waits until it may serve: at once, unless its store is new and others have to be met first.
+    pub fn wait_until_joined(&self, patience: Duration) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            match self.joining.standing(&self.members) {
+                Standing::Joined => return Ok(()),
+                Standing::Waiting(_) if begin.elapsed() < patience => std::thread::sleep(GLANCE),
+                _ => return self.joining.demand(&self.members),
+            }
+        }
     }
 
     /// Something that can stop it from elsewhere.
@@ -130,7 +189,8 @@ fn join(thread: JoinHandle<Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the server panicked")))
 }
 
-fn store_config(config: &Config) -> StoreConfig {
+fn store_config(config: &Config, members: &Members) -> StoreConfig {
+    let owner = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
     StoreConfig {
         dir: config.store.clone(),
         server: config.server,
@@ -140,15 +200,16 @@ fn store_config(config: &Config) -> StoreConfig {
             Medium::Memory => forebay_store::Medium::Memory,
             Medium::Disk => forebay_store::Medium::Disk,
         },
-        root: Some(Root {
-            owner: (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw())),
-            mode: config.root_mode,
-        }),
+        root: (members.first() == config.server).then_some(Root { owner, mode: config.root_mode }),
     }
 }
 
 /// The server's own thread.
-fn run(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Result<()> {
+fn run(
+    service: &Arc<Service>,
+    ready: &mpsc::Sender<Addresses>,
+    listener: Option<std::net::TcpListener>,
+) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(FEWEST_THREADS, usize::from);
     let runtime = Builder::new_multi_thread()
         .worker_threads(cores.max(FEWEST_THREADS))
@@ -156,7 +217,7 @@ fn run(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Result<()> {
         .enable_all()
         .build()
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start the server's threads: {error}")))?;
-    let served = runtime.block_on(serve(service, ready));
+    let served = runtime.block_on(serve(service, ready, listener));
     end(service, runtime);
     served?;
     service.store.close()?;
@@ -171,11 +232,18 @@ fn end(service: &Service, runtime: Runtime) {
     runtime.shutdown_timeout(service.config.times.farewell);
 }
 
-async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Result<()> {
+async fn serve(
+    service: &Arc<Service>,
+    ready: &mpsc::Sender<Addresses>,
+    listener: Option<std::net::TcpListener>,
+) -> Result<()> {
     let config = &service.config;
     let mut listeners = vec![Listener::unix(&config.socket_path())?];
     if config.tcp {
-        listeners.push(Listener::tcp(config.listen).await?);
+        listeners.push(match listener {
+            Some(listener) => Listener::bound(listener)?,
+            None => Listener::tcp(config.listen).await?,
+        });
     }
     let addresses = Addresses {
         unix: config.socket_path(),
@@ -195,12 +263,7 @@ async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Resul
     }
     tokio::spawn(sweep(service.clone()));
     tokio::spawn(remember(service.clone()));
-    if !config.peers.is_empty() {
-        tokio::spawn(circle::reckon(service.clone()));
-        for index in 0..config.peers.len() {
-            tokio::spawn(circle::converse(service.clone(), index));
-        }
-    }
+    connect(service);
     let tidier = service.clone();
     tokio::task::spawn_blocking(move || tidy(&tidier));
     let warmer = service.clone();
@@ -212,6 +275,25 @@ async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Resul
         tracing::warn!(after = ?config.times.farewell, "requests in progress were given up");
     }
     Ok(())
+}
+
+/// Begins what goes on between this server and others.
+fn connect(service: &Arc<Service>) {
+    let lines = service.lines.all();
+    if !lines.is_empty() {
+        tokio::spawn(circle::reckon(service.clone()));
+    }
+    for (index, line) in lines.iter().enumerate() {
+        tokio::spawn(several::keep(service.clone(), line.clone()));
+        tokio::spawn(circle::converse(service.clone(), index));
+        if let Some(server) = line.member() {
+            tokio::spawn(several::beat(service.clone(), server));
+        }
+    }
+    if !service.is_alone() {
+        tokio::spawn(several::outlive(service.clone()));
+        tokio::spawn(several::work(service.clone()));
+    }
 }
 
 /// Lets peers in. No more than the limit are in their handshake; the others wait in the kernel's queue.
@@ -292,12 +374,4 @@ fn tidy(service: &Service) {
             std::thread::sleep(TIDY);
         }
     }
-}
-
-/// A service of one server.
-fn alone(config: &Config) -> Result<Members> {
-    let address = format!("tcp:{}", config.listen);
-    let socket = Some(config.socket_path().display().to_string());
-    let one = Member { server: config.server, address, socket };
-    Members::new(1, vec![one]).map_err(|why| Error::new(ErrorKind::Invalid, why))
 }

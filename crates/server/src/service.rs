@@ -9,12 +9,13 @@ use crate::key::{self, KeyHolder};
 use crate::members::Membership;
 use crate::opens::{Afterwards, Opens};
 use crate::session::{Session, Sessions};
+use crate::several::{self, Afar, Helps, Joining, Leases, Lines, is_afar};
 use crate::turns::{Rules, Turns};
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Stamp, Uid};
 use forebay_policy::share::Tariff;
 use forebay_policy::{Cost, Mode};
-use forebay_store::{Batch, Store};
+use forebay_store::{Batch, Body, Extent, Store};
 use forebay_wire::Key;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,6 +34,14 @@ pub(crate) struct Service {
     pub(crate) members: Box<dyn Membership>,
     pub(crate) turns: Arc<Turns>,
     pub(crate) circle: Circle,
+    pub(crate) lines: Lines,
+    pub(crate) joining: Arc<Joining>,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) afar: Arc<Afar>,
+    /// Places for what is carried out over several servers.
+    pub(crate) tasks: Semaphore,
+    /// Whether this is the only server of its service.
+    alone: bool,
     pub(crate) sessions: Sessions,
     pub(crate) opens: Arc<Opens>,
     pub(crate) grace: Grace,
@@ -64,6 +73,10 @@ pub(crate) struct Caller {
     pub(crate) session: Arc<Session>,
     /// Whether the connection belongs to root or the service's owner.
     pub(crate) privileged: bool,
+    /// Whether it comes from this machine.
+    pub(crate) local: bool,
+    /// What other servers said for this request.
+    pub(crate) helps: Helps,
 }
 
 impl Service {
@@ -75,15 +88,33 @@ impl Service {
     ) -> Result<Service> {
         let limits = config.limits;
         let store = Arc::new(store);
-        let opens = Opens::new(limits.opens, Box::new(Undertaker(store.clone())));
+        let list = members.members();
+        let alone = list.is_single();
+        let joining = Arc::new(Joining::open(&store, config.server, &list)?);
+        let leases = Leases::new(config.times.lease);
+        if !alone {
+            let leases = leases.clone();
+            store.names().join(list.clone(), Box::new(move |server| leases.hold(server)))?;
+        }
+        let afar = Arc::new(Afar::default());
+        let undertaker = Undertaker { store: store.clone(), afar: afar.clone(), alone };
+        let opens = Opens::new(limits.opens, Box::new(undertaker));
+        let lines = Lines::new(config.server, &list, &config.peers);
+        let key = key::open_or_create(&config.key_path())?;
         let grace = Grace::begin(&opens, store.names().orphans()?, store.names().first_id());
         let turns = Turns::new(rules(&config, &key::random()?));
         Ok(Service {
-            key: key::open_or_create(&config.key_path())?,
-            seal: seal(&store)?,
+            seal: if alone { seal(&store)? } else { key.key.for_tokens() },
+            key,
             backend,
             members,
-            circle: Circle::new(&config),
+            circle: Circle::new(&config, &lines),
+            lines,
+            joining,
+            leases,
+            afar,
+            tasks: Semaphore::new(several::TASKS),
+            alone,
             sessions: Sessions::new(limits.sessions, limits.session_opens),
             opens,
             grace,
@@ -101,6 +132,11 @@ impl Service {
             store,
             config,
         })
+    }
+
+    /// Whether this is the only server of its service.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.alone
     }
 
     /// Whether an open file is a directory.
@@ -182,19 +218,44 @@ fn seal(store: &Store) -> Result<Key> {
 }
 
 /// Settles files after their last close, and removes those without a name.
-struct Undertaker(Arc<Store>);
+struct Undertaker {
+    store: Arc<Store>,
+    afar: Arc<Afar>,
+    alone: bool,
+}
+
+impl Undertaker {
+    /// Whether other servers have to be asked about a file first.
+    fn concerns_others(&self, file: FileId, about: impl FnOnce(&Extent) -> bool) -> bool {
+        if self.alone {
+            return false;
+        }
+        match self.store.names().inode(file).map(|inode| inode.body) {
+            Ok(Body::File { extent, .. }) => about(&extent),
+            _ => false,
+        }
+    }
+}
 
 impl Afterwards for Undertaker {
     fn closed(&self, file: FileId) {
-        if let Err(error) = self.0.data().settle(file) {
+        if let Err(error) = self.store.data().settle(file) {
             tracing::error!(%file, %error, "a closed file could not be settled; the next start will do it");
+        }
+        if self.concerns_others(file, |extent| extent.unsettled) {
+            self.afar.settle_later(file);
         }
     }
 
-    fn bury(&self, file: FileId) {
-        let buried = self.0.names().bury(file).and_then(|batch| self.0.data().delete(file, batch));
+    fn bury(&self, file: FileId) -> bool {
+        if self.concerns_others(file, is_afar) {
+            self.afar.bury_later(file);
+            return false;
+        }
+        let buried = self.store.names().bury(file).and_then(|batch| self.store.data().delete(file, batch));
         if let Err(error) = buried {
             tracing::error!(%file, %error, "a file without a name could not be removed; the next start will do it");
         }
+        true
     }
 }

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod at_rest;
 mod data;
 mod files;
 mod inspect;
@@ -18,6 +19,7 @@ mod names;
 mod store;
 mod superblock;
 
+pub use at_rest::{AtRest, check_stores, repair_stores};
 pub use data::{
     AtFlush, Before, Committed, Counts, CrashDisk, Data, DirDisk, Disk, Faults, Filled, Geometry, Grant,
     MAX_FILE, NoRings, Piece, Place, RecordView, Recovery, Start,

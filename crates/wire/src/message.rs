@@ -395,10 +395,14 @@ pub enum Reply {
         /// What is left of it.
         rest: Vec<u8>,
     },
-    /// The name leads to a file of which another server has the attributes, and which has to be asked for there.
+    /// The path comes to a file of which another server has the attributes, and which has to be asked for there.
     At {
+        /// The directory that holds its name.
+        dir: FileId,
         /// The file.
         file: FileId,
+        /// What is left of the path behind it.
+        rest: Vec<u8>,
     },
     /// An open file.
     Opened {

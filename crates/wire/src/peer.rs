@@ -38,12 +38,12 @@ pub enum PeerRequest {
         /// Whether nobody has it open any more: whoever still thinks so has to be vouched for again.
         closed: bool,
     },
-    /// Change the length of what you hold of a file, or turn a range into zeros.
-    Resize {
+    /// Set the length of what you hold of a file.
+    Cut {
         /// Which file.
         file: FileId,
-        /// How.
-        resize: Resize,
+        /// To this.
+        size: u64,
     },
     /// Nobody can ever reach this file again.
     Forget {
@@ -60,11 +60,6 @@ pub enum PeerRequest {
         /// Which.
         file: FileId,
     },
-    /// Which of these files are still there?
-    Known {
-        /// Which, all of them made by the server that is asked.
-        files: Vec<FileId>,
-    },
 }
 
 /// What a server answers another one.
@@ -79,6 +74,11 @@ pub enum PeerReply {
         /// What is told.
         told: Vec<u8>,
     },
+    /// The beat was heard.
+    Alive {
+        /// Which life of the server this is: what an earlier one said counts no more.
+        life: u64,
+    },
     /// The token is good.
     Vouched(Vouched),
     /// What is held of the file.
@@ -90,8 +90,6 @@ pub enum PeerReply {
         /// Their last change.
         touched: Option<Stamp>,
     },
-    /// Those of the files asked for that are there, or may be.
-    Files(Vec<FileId>),
 }
 
 /// A server introduces itself.
@@ -116,8 +114,8 @@ pub struct Met {
     pub incarnation: Incarnation,
     /// Whether it has joined the service with this store.
     pub joined: bool,
-    /// How often the store of the one that introduced itself was replaced.
-    pub replaced: u16,
+    /// How often the store of the one that introduced itself was replaced; `None` if it was not known before.
+    pub replaced: Option<u16>,
     /// The first id that it has not handed out.
     pub next_id: FileId,
 }
@@ -140,20 +138,4 @@ pub struct Held {
     pub touched: Option<Stamp>,
     /// Bytes in the buffer.
     pub buffered: u64,
-}
-
-/// How a file's length changes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Resize {
-    /// To just this length.
-    To(u64),
-    /// To at least this length.
-    Least(u64),
-    /// Not at all, but a range becomes zeros.
-    Punch {
-        /// First byte.
-        start: u64,
-        /// Behind the last one.
-        end: u64,
-    },
 }

@@ -18,7 +18,7 @@ pub(crate) use demo::{Crash, DemoReport, JobReport, SharedReport};
 pub(crate) use entry::{Entries, Entry, Facts, Sum, Sums};
 pub(crate) use jobs::JobTable;
 pub(crate) use people::People;
-pub(crate) use service::{Status, Usage};
+pub(crate) use service::{Servers, Status, Usage};
 pub(crate) use shares::{JobShare, ServerShares, Shares};
 pub(crate) use sharing::Sharing;
 pub(crate) use started::Started;

@@ -8,6 +8,7 @@ mod names;
 mod planning;
 mod server;
 mod settings;
+mod several;
 mod sharing;
 mod support;
 mod users;

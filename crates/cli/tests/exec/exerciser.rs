@@ -9,11 +9,20 @@ const OPERATIONS: u32 = 50_000;
 fn random_operations_equal_a_copy_in_memory() {
     let given = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = given.map_or(SEEDS.to_vec(), |seed: u64| vec![seed]);
-    let world = World::new();
+    exercise(&World::new(), &seeds, OPERATIONS);
+}
+
+#[test]
+fn random_operations_over_three_servers_equal_a_copy_in_memory() {
+    let given = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok());
+    exercise(&World::of(3), &[given.unwrap_or(1)], OPERATIONS / 5);
+}
+
+fn exercise(world: &World, seeds: &[u64], operations: u32) {
     let program = world.compile("exerciser");
     for seed in seeds {
         let mut command = world.command(&program);
-        command.args(["/fb/exercise", &seed.to_string(), &OPERATIONS.to_string()]);
+        command.args(["/fb/exercise", &seed.to_string(), &operations.to_string()]);
         succeed(command);
     }
 }

@@ -2,10 +2,7 @@
 
 use crate::world::{World, has, succeed};
 
-#[test]
-fn tools_of_the_shell() {
-    let world = World::new();
-    for script in [
+const TOOLS: [&str; 11] = [
         "mkdir -p $D/a/b; echo 1 > $D/a/one; ln -s a/one $D/link; ln $D/a/one $D/hard; touch -h -d @1000000000 $D/a/one $D/link
          cp -a $D $D.copy; cd $D.copy; find . | sort; stat -c '%n %a %h %Y %F' a/one link hard; cat link; cd ..; rm -r $D.copy",
         "seq 5000 | shuf --random-source=<(yes) > $D/n; sort -n $D/n > $D/s; cmp $D/s <(seq 5000); sort -R $D/n | sort -n -o $D/s2; cmp $D/s $D/s2",
@@ -18,9 +15,18 @@ fn tools_of_the_shell() {
         "for f in a b c; do echo $f > $D/$f; done; echo $D/* | tr ' ' '\\n' | xargs -n1 basename; cat $D/[ab]",
         "echo x > $D/f; chmod 600 $D/f; stat -c %a $D/f; touch -d @5 $D/f; stat -c %Y $D/f; truncate -s 100 $D/f; stat -c %s $D/f; test -s $D/f && test ! -d $D/f && test -r $D/f; readlink -f $D/f | sed s,.*/,,",
         "install -m 444 /etc/passwd $D/i; cmp /etc/passwd $D/i; stat -c %a $D/i; split -l 10 $D/i $D/part.; cat $D/part.* | cmp - /etc/passwd",
-    ] {
-        world.same(script);
-    }
+];
+
+#[test]
+fn tools_of_the_shell() {
+    let world = World::new();
+    TOOLS.iter().for_each(|script| world.same(script));
+}
+
+#[test]
+fn tools_of_the_shell_over_three_servers() {
+    let world = World::of(3);
+    TOOLS.iter().for_each(|script| world.same(script));
 }
 
 #[test]

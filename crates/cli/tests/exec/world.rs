@@ -2,7 +2,7 @@
 
 use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig};
-use forebay_model::Bytes;
+use forebay_model::{Bytes, Striping};
 use forebay_server::{Config, Medium, Running, Server};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,16 @@ use tempfile::TempDir;
 pub(crate) struct World {
     dir: TempDir,
     config: Config,
-    _running: Running,
+    _running: Vec<Running>,
 }
 
 impl World {
     pub(crate) fn new() -> World {
+        World::of(1)
+    }
+
+    /// The same with so many servers, over which the bytes of all files are spread.
+    pub(crate) fn of(servers: u16) -> World {
         let dir = tempfile::Builder::new().prefix("fbpl-").tempdir().expect("a temporary directory");
         let config = Config {
             capacity: Bytes::mib(256),
@@ -25,8 +30,13 @@ impl World {
             tcp: false,
             ..Config::for_store(dir.path().join("store"))
         };
-        let running = Server::start(config.clone()).expect("the server starts");
-        World { dir, config, _running: running }
+        let running = Server::start_several(&config, servers).expect("the servers start");
+        let world = World { dir, config, _running: running };
+        if servers > 1 {
+            let striping = Striping { width: 0, stripe: 64 << 10 };
+            world.client().set_layout("/", Some(striping)).expect("the owner may");
+        }
+        world
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

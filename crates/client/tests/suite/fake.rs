@@ -3,7 +3,8 @@
 
 use forebay_client::{Address, ClientConfig};
 use forebay_model::{
-    Access, Attr, Error, ErrorKind, FileId, FileKind, Gid, Incarnation, Job, ServerId, Time, Uid,
+    Access, Attr, Error, ErrorKind, FileId, FileKind, Gid, Incarnation, Job, Layout, Member, Members,
+    ServerId, Time, Uid,
 };
 use forebay_wire::{
     Answer, At, Call, Channel, FrameKind, Greeting, HEADER, Header, Hello, Key, Proof, Reply, Request, Token,
@@ -47,6 +48,8 @@ pub(crate) enum Greet {
 pub(crate) type Script = Arc<dyn Fn(Channel, &Request) -> Act + Send + Sync>;
 
 pub(crate) struct World {
+    pub(crate) server: ServerId,
+    pub(crate) members: Members,
     pub(crate) greet: Greet,
     pub(crate) script: Script,
     pub(crate) max_payload: u32,
@@ -58,7 +61,10 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(script: impl Fn(Channel, &Request) -> Act + Send + Sync + 'static) -> World {
+        let member = Member { server: ServerId(0), address: "tcp:fake:1".to_owned(), socket: None };
         World {
+            server: ServerId(0),
+            members: Members::new(1, vec![member]).unwrap(),
             greet: Greet::Welcome,
             script: Arc::new(script),
             max_payload: 64 << 10,
@@ -120,7 +126,10 @@ pub(crate) fn socket(dir: &Path) -> PathBuf {
 
 impl Fake {
     pub(crate) fn unix(dir: &Path, world: Arc<World>) -> Fake {
-        let path = socket(dir);
+        Fake::at(socket(dir), world)
+    }
+
+    pub(crate) fn at(path: PathBuf, world: Arc<World>) -> Fake {
         // Left behind by the server before this one.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
@@ -183,19 +192,11 @@ async fn greet(
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> Option<()> {
     let mut welcome = Welcome {
-        server: ServerId(0),
+        server: world.server,
         incarnation: Incarnation(1),
         uid: Uid(0),
         max_payload: world.max_payload,
-        members: forebay_model::Members::new(
-            1,
-            vec![forebay_model::Member {
-                server: ServerId(0),
-                address: "tcp:fake:1".to_owned(),
-                socket: None,
-            }],
-        )
-        .unwrap(),
+        members: world.members.clone(),
         session_millis: world.session_millis,
         seal: None,
     };
@@ -296,7 +297,7 @@ fn sensible(world: &World, request: &Request, payload: &[u8]) -> (Answer, Vec<u8
         Request::Open { .. } | Request::Create { .. } | Request::Reopen { .. } => Reply::Opened {
             token: token(),
             attr,
-            layout: forebay_model::Layout::whole(forebay_model::ServerId(1), 4 << 20),
+            layout: Layout::whole(ServerId(1), 4 << 20),
             created: false,
         },
         Request::Write { at, .. } => {

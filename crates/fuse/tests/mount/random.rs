@@ -218,15 +218,26 @@ impl Drop for Confession<'_> {
 
 #[test]
 fn random_operations_on_one_file_through_two_mounts() {
-    let Some(mut world) = World::new("") else { return };
+    let Some(world) = World::new("") else { return };
+    exercise(world, SEEDS, STEPS);
+}
+
+#[test]
+fn random_operations_on_one_file_of_three_servers_through_two_mounts() {
+    let Some(world) = World::of(3, "") else { return };
+    world.stripe();
+    exercise(world, 1, STEPS / 4);
+}
+
+fn exercise(mut world: World, seeds: u64, steps: u64) {
     let other = world.mount("other", "");
     let first = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_115);
-    for seed in first..first + SEEDS {
+    for seed in first..first + seeds {
         let name = format!("file-{seed}");
         let mut exercise = Exercise::new([world.at().join(&name), other.join(&name)], seed);
         let done = std::cell::RefCell::default();
         let _confession = Confession { seed, done: &done };
-        for _ in 0..STEPS {
+        for _ in 0..steps {
             let what = exercise.step();
             done.borrow_mut().push(what);
         }

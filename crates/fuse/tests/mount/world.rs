@@ -1,6 +1,8 @@
 //! A server and a mount of it, in processes of their own.
 
 use crate::helper;
+use forebay_client::blocking::Client;
+use forebay_model::Striping;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -14,6 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct World {
     dir: TempDir,
     server: Child,
+    servers: u16,
     mounts: Vec<(Child, PathBuf)>,
 }
 
@@ -47,14 +50,19 @@ pub(crate) fn can_mount() -> bool {
 impl World {
     /// A fresh service, mounted at [`World::at`]; `None` where mounting is impossible.
     pub(crate) fn new(options: &str) -> Option<World> {
+        World::of(1, options)
+    }
+
+    /// The same with so many servers in one process.
+    pub(crate) fn of(servers: u16, options: &str) -> Option<World> {
         if !can_mount() {
             return None;
         }
         let memory = Path::new("/dev/shm");
         let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
         open_to_all(dir.path());
-        let server = helper::server(&dir.path().join("store"));
-        let mut world = World { dir, server, mounts: Vec::new() };
+        let server = helper::server(&dir.path().join("store"), servers);
+        let mut world = World { dir, server, servers, mounts: Vec::new() };
         world.wait_for_server();
         world.mount("mnt", options);
         Some(world)
@@ -95,8 +103,14 @@ impl World {
     pub(crate) fn crash_server(&mut self) {
         self.server.kill().unwrap();
         self.server.wait().unwrap();
-        self.server = helper::server(&self.store());
+        self.server = helper::server(&self.store(), self.servers);
         self.wait_for_server();
+    }
+
+    /// Has the bytes of all files that will be made spread over all servers.
+    pub(crate) fn stripe(&self) {
+        let client = Client::connect(helper::client_config(&self.store())).unwrap();
+        client.set_layout("/", Some(Striping { width: 0, stripe: 64 << 10 })).unwrap();
     }
 
     /// The process that serves the first mount.

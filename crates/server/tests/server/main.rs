@@ -7,4 +7,5 @@ mod people;
 mod races;
 mod raw;
 mod restart;
+mod several;
 mod sharing;

@@ -313,6 +313,21 @@ impl Data {
         Ok(())
     }
 
+    /// The bytes that an earlier store held of a file, below this offset, are lost: reading them gives an I/O error.
+    /// Does nothing if this store knows the file already.
+    pub fn lose(&self, id: FileId, below: u64) -> Result<()> {
+        let state = self.files.get(id, || self.load(id))?;
+        let mut state = lock(&state);
+        state.alive()?;
+        if self.kv.get(&SizeRecord::key(id))?.is_some() || !state.index.is_empty() {
+            return Ok(());
+        }
+        let lost = File { lost_below: below, ..File::default() };
+        self.note_size(id, &lost, false)?;
+        state.lost_below = below;
+        Ok(())
+    }
+
     /// Removes a file's bytes for ever. The changes in `with` happen together with it.
     pub fn delete(&self, id: FileId, mut with: Batch) -> Result<()> {
         let state = self.files.get(id, || self.load(id))?;

@@ -14,6 +14,7 @@
 //! | `z` file, stamp | zeros: start and end | data |
 //! | `c` | clock: the last stamp noted | data |
 //! | `k` | the key that seals tokens | server |
+//! | `m` | the servers of the service, and the stores they were met with | server |
 //! | `h` second, job | what a job wrote and read | server |
 //! | `v` | incarnation | store |
 

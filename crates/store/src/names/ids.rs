@@ -89,6 +89,12 @@ impl Ids {
         FileId::made_by(self.server, self.first.min(END - 1))
     }
 
+    /// The first id that was not handed out.
+    pub(super) fn peek(&self) -> FileId {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        FileId::made_by(self.server, free.next.min(END - 1))
+    }
+
     /// Hands out nothing below `count` from now on.
     pub(super) fn skip(&self, kv: &dyn Kv, count: u64) -> Result<()> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);

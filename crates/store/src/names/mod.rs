@@ -59,6 +59,7 @@ mod remove;
 mod rename;
 mod share;
 mod stopped;
+mod survey;
 mod talk;
 mod task;
 mod walk;
@@ -179,6 +180,12 @@ impl Names {
     #[must_use]
     pub fn first_id(&self) -> FileId {
         self.ids.first()
+    }
+
+    /// The first id that was not handed out.
+    #[must_use]
+    pub fn next_id(&self) -> FileId {
+        self.ids.peek()
     }
 
     /// Ids below this count are never handed out from now on: a former store of this server may have used them.

@@ -7,7 +7,7 @@ use forebay_model::{
 use forebay_wire::{
     Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Held, Hello, IfExists, JobState,
     JobStatus, Known, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Proof, RecoverySummary, RegionCounts,
-    RenameMode, Reply, Request, Resize, Sample, Sharing, Standing, Status, Token, VERSION, Vouched, Welcome,
+    RenameMode, Reply, Request, Sample, Sharing, Standing, Status, Token, VERSION, Vouched, Welcome,
     XattrMode, frame,
 };
 
@@ -141,7 +141,7 @@ pub(crate) fn requests() -> Vec<Request> {
 }
 
 pub(crate) fn peer_requests() -> Vec<PeerRequest> {
-    let (file, files) = (FileId(9), vec![FileId(9), FileId::made_by(ServerId(2), 7)]);
+    let file = FileId(9);
     vec![
         PeerRequest::Meet(Meeting {
             server: ServerId(0),
@@ -155,12 +155,10 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
         PeerRequest::Share { dir: FileId::ROOT },
         PeerRequest::Vouch { token: token() },
         PeerRequest::Facts { file, closed: true },
-        PeerRequest::Resize { file, resize: Resize::To(5) },
-        PeerRequest::Resize { file, resize: Resize::Punch { start: 1, end: u64::MAX } },
+        PeerRequest::Cut { file, size: 5 },
         PeerRequest::Forget { file },
         PeerRequest::DropSetId { file },
         PeerRequest::HasSetId { file },
-        PeerRequest::Known { files },
     ]
 }
 
@@ -169,17 +167,17 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
     vec![
         PeerReply::Done,
         PeerReply::Names { told: vec![3] },
+        PeerReply::Alive { life: 1 << 60 },
         PeerReply::Met(Met {
             server: ServerId(2),
             incarnation: Incarnation(9),
             joined: false,
-            replaced: 1,
+            replaced: Some(1),
             next_id: FileId::made_by(ServerId(2), 99),
         }),
         PeerReply::Vouched(Vouched { lost_below: u64::MAX, set_id: true }),
         PeerReply::Facts(held),
         PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
-        PeerReply::Files(vec![FileId(9)]),
     ]
 }
 
@@ -249,7 +247,7 @@ pub(crate) fn replies() -> Vec<Reply> {
             created: true,
         },
         Reply::Elsewhere { dir: FileId(7), rest: b"b/c".to_vec() },
-        Reply::At { file: FileId(9) },
+        Reply::At { dir: FileId(7), file: FileId(9), rest: b"c".to_vec() },
         Reply::Target(b"t".to_vec()),
         Reply::Entries { entries: vec![entry(None), entry(Some(attr()))], next: Some(12) },
         Reply::Value(vec![1, 2, 3]),

@@ -7,9 +7,7 @@ use crate::dial::{Dialled, dial};
 use crate::link::gone;
 use crate::service::{Service, stopped};
 use forebay_model::{Error, ErrorKind, Members, Result, ServerId};
-use forebay_wire::{
-    Answer, Call, FrameKind, Meeting, Met, PeerReply, PeerRequest, Reply, Request, body,
-};
+use forebay_wire::{Answer, Call, FrameKind, Meeting, Met, PeerReply, PeerRequest, Reply, Request, body};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -101,44 +99,44 @@ impl Line {
         self.lock().server
     }
 
-    /// What is wrong with it now, if something is.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.lock().trouble.as_ref().map(|trouble| trouble.error.to_string())
-    }
-
     /// Gives the connection up, so that another is made.
     pub(crate) fn hang_up(&self) {
-        self.hang_up.notify_one();
+        self.hang_up.notify_waiters();
     }
 
-    /// Asks, and waits for the answer for so long. What may be asked twice is, if the connection breaks.
+    /// Asks, and waits for the answer for so long. If the connection breaks, it is asked again.
     pub(crate) async fn ask(&self, request: Request, patience: Duration) -> Answer {
-        let twice = may_be_asked_twice(&request);
         let asked = async {
             loop {
-                self.fail_soon(patience)?;
-                let (tell, told) = oneshot::channel();
-                let errand = Errand { request: request.clone(), tell };
-                if self.queue.try_send(errand).is_err() {
-                    let text = format!("too many questions wait for {}: try again", self.name());
-                    return Err(Error::new(ErrorKind::Busy, text));
-                }
-                match told.await {
+                match self.send(&request, patience)?.await {
                     Ok(answer) => return answer,
-                    Err(_) if twice => sleep(PAUSE).await,
-                    Err(_) => {
-                        let text = format!(
-                            "the connection to {} broke before it answered: nobody knows whether it was done",
-                            self.name()
-                        );
-                        return Err(Error::new(ErrorKind::Unreachable, text));
-                    }
+                    Err(_) => sleep(PAUSE).await,
                 }
             }
         };
         match timeout(patience, asked).await {
             Ok(answer) => answer,
             Err(_) => Err(self.silent(patience)),
+        }
+    }
+
+    /// Asks once. `None` if nobody knows whether it was done.
+    pub(crate) async fn ask_once(&self, request: &Request, patience: Duration) -> Option<Answer> {
+        match self.send(request, patience) {
+            Ok(told) => timeout(patience, told).await.ok()?.ok(),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn send(&self, request: &Request, patience: Duration) -> Result<oneshot::Receiver<Answer>> {
+        self.fail_soon(patience)?;
+        let (tell, told) = oneshot::channel();
+        match self.queue.try_send(Errand { request: request.clone(), tell }) {
+            Ok(()) => Ok(told),
+            Err(_) => {
+                let text = format!("too many questions wait for {}: try again", self.name());
+                Err(Error::new(ErrorKind::Busy, text))
+            }
         }
     }
 
@@ -191,14 +189,6 @@ impl Line {
     }
 }
 
-/// Everything servers ask each other leads to the same when it is asked again, but for what a user wants done.
-fn may_be_asked_twice(request: &Request) -> bool {
-    match request {
-        Request::Peer(request) => !matches!(**request, PeerRequest::Carry { .. }),
-        _ => true,
-    }
-}
-
 /// Keeps a line up for as long as the server serves.
 pub(crate) async fn keep(service: Arc<Service>, line: Arc<Line>) {
     let queue = line.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -223,22 +213,34 @@ async fn live(service: &Arc<Service>, line: &Line, queue: &mut mpsc::Receiver<Er
         let mut dialled = dial(&line.address, &service.key.key, service.config.server, patience).await?;
         check_number(service, line, dialled.server)?;
         if line.expected.is_some() {
-            let met = meet(service, &mut dialled).await.inspect_err(|error| service.turned_away(error))?;
+            let met = meet(service, &mut dialled).await?;
             service.has_met(&met)?;
         }
         Ok(dialled)
     };
     match timeout(patience, begin).await {
         Ok(Ok(dialled)) => {
+            service.circle.admit(dialled.server);
             line.up(dialled.server);
             match carry(line, dialled, queue).await {
                 Err(error) => error,
                 Ok(never) => match never {},
             }
         }
-        Ok(Err(error)) => error,
-        Err(_) => Error::new(ErrorKind::Unreachable, format!("no handshake within {patience:?}")),
+        Ok(Err(error)) => turned_away(service, line, error),
+        Err(_) => {
+            let error = Error::new(ErrorKind::Unreachable, format!("no handshake within {patience:?}"));
+            turned_away(service, line, error)
+        }
     }
+}
+
+/// Whoever asks this server for its standing wants to know.
+fn turned_away(service: &Service, line: &Line, error: Error) -> Error {
+    if let Some(server) = line.expected {
+        service.joining.turned_away(server, &error);
+    }
+    error
 }
 
 /// Refuses a server that is not the one the list names, or has the number of this one.
@@ -318,7 +320,10 @@ async fn carry(
 }
 
 pub(crate) fn nonsense(reply: &dyn std::fmt::Debug) -> Error {
-    Error::new(ErrorKind::Protocol, format!("another server answered something else than was asked: {reply:?}"))
+    Error::new(
+        ErrorKind::Protocol,
+        format!("another server answered something else than was asked: {reply:?}"),
+    )
 }
 
 impl Service {
