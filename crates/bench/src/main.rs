@@ -51,7 +51,8 @@ use std::process::ExitCode;
 /// What can go wrong in a benchmark ends it, with words for a person.
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-const USAGE: &str = "usage: forebay-bench io [--quick] [--json] [data] [names] [writers] [programs] [servers]";
+const USAGE: &str =
+    "usage: forebay-bench io [--quick] [--json] [data] [names] [writers] [programs] [servers]";
 
 enum Command {
     Io { plan: Plan, json: bool },

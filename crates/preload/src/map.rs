@@ -207,7 +207,8 @@ fn establish(open: &Held, wish: &Wish) -> Outcome<*mut c_void> {
     let memory = backing::memory_file(MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&memory, len as u64)?;
     let both = libc::PROT_READ | libc::PROT_WRITE;
-    let own = Wish { address: std::ptr::null_mut(), len, protection: both, flags: libc::MAP_SHARED, offset: 0 };
+    let own =
+        Wish { address: std::ptr::null_mut(), len, protection: both, flags: libc::MAP_SHARED, offset: 0 };
     let view = View { start: show(&own, &memory)?, len };
     fill(open, wish.offset, view.bytes())?;
     if shared && !writes {
@@ -326,7 +327,12 @@ pub(crate) fn synchronise(start: *mut c_void, len: size_t, flags: c_int) -> Outc
 }
 
 /// A shared mapping that grows is mapped anew; one that shrinks stays where it is.
-pub(crate) fn remap(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int) -> Outcome<*mut c_void> {
+pub(crate) fn remap(
+    old: *mut c_void,
+    old_len: size_t,
+    new_len: size_t,
+    flags: c_int,
+) -> Outcome<*mut c_void> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return Err(Stop::Foreign);
     }

@@ -48,7 +48,8 @@ const MOST: usize = 1024;
 /// The path of an action as it will be understood when it is performed.
 fn effective(list: usize, text: &[u8]) -> Outcome<CString> {
     let last = ACTIONS.with(|actions| {
-        let entered = actions.iter().rev().find(|action| action.list == list && matches!(action.what, What::Enter));
+        let entered =
+            actions.iter().rev().find(|action| action.list == list && matches!(action.what, What::Enter));
         entered.map(|action| action.path.clone())
     });
     let whole = match (text.first(), last) {
@@ -76,7 +77,13 @@ fn returned(outcome: Outcome<c_int>) -> Outcome<c_int> {
     }
 }
 
-fn add_open(list: *mut c_void, fd: c_int, start: *const c_char, flags: c_int, mode: mode_t) -> Outcome<c_int> {
+fn add_open(
+    list: *mut c_void,
+    fd: c_int,
+    start: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+) -> Outcome<c_int> {
     let Some(text) = mem::path(start) else { return Err(Stop::Foreign) };
     let path = effective(list as usize, text)?;
     locate(libc::AT_FDCWD, path.as_ptr())?;

@@ -346,7 +346,9 @@ impl Config {
             return invalid(format!("peers: \"{peer}\" is no address: write tcp:host:port"));
         }
         if self.backend.is_some() && self.servers.len() > 1 {
-            return invalid("a service of several servers cannot stand before a back end yet: leave out one".to_owned());
+            return invalid(
+                "a service of several servers cannot stand before a back end yet: leave out one".to_owned(),
+            );
         }
         if self.device_rate == Some(Bytes(0)) {
             return invalid("device_rate is 0: nothing could ever be done".to_owned());

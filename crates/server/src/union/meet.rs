@@ -135,9 +135,10 @@ impl Service {
     fn look_up(&self, who: &Identity, dir: FileId, name: &Name) -> Result<(FileId, Inode)> {
         match self.store.names().lookup(who, dir, name)? {
             Named::Here(file, inode) => Ok((file, *inode)),
-            Named::Away(file, _) => {
-                Err(Error::new(ErrorKind::Io, format!("file {file} is on another server, beyond the back end")))
-            }
+            Named::Away(file, _) => Err(Error::new(
+                ErrorKind::Io,
+                format!("file {file} is on another server, beyond the back end"),
+            )),
         }
     }
 

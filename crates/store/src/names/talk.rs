@@ -2,7 +2,10 @@
 
 use super::key::Target;
 use super::{Inode, damaged};
-use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, RenameMode, Result, ServerId, Stamp, Striping, Uid};
+use forebay_model::{
+    Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, RenameMode, Result, ServerId, Stamp, Striping,
+    Uid,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

@@ -2,9 +2,9 @@
 
 use crate::cluster::Cluster;
 use crate::common::ROOT;
-use forebay_dice::{Dice, seed};
 use crate::model::{Answer, Model, Op};
 use crate::random::Author;
+use forebay_dice::{Dice, seed};
 use forebay_model::{ErrorKind, FileId, Identity, Name, ServerId, Stamp};
 use forebay_store::{
     Ask, Batch, Kv, MemoryKv, Names, Next, Op as Deed, Part, Prepare, RenameMode, Told, check_all, repair,

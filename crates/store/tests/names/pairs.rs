@@ -2,8 +2,8 @@
 
 use crate::cluster::{Cluster, Runner, Users};
 use crate::common::{ROOT, name};
-use forebay_dice::{Dice, seed};
 use crate::model::{Answer, How, Model, Op};
+use forebay_dice::{Dice, rounds, seed};
 use forebay_model::{Change, ErrorKind, FileId, Identity, Stamp};
 use forebay_store::{Op as Deed, RenameMode};
 use std::sync::Mutex;
@@ -179,14 +179,11 @@ fn random_interleavings_of_two_operations_are_one_after_the_other() {
     let base = seed();
     let mut random = Dice::new(base);
     let (mut all, mut quiet) = (0, 0);
-    for pair in PAIRS {
-        for number in 0..60 {
-            let done = interleave(pair, number, &mut random);
-            let done =
-                done.unwrap_or_else(|problem| panic!("FOREBAY_SEED={base}, {pair:?} {number}: {problem}"));
-            all += 1;
-            quiet += u32::from(done);
-        }
+    for (number, pair) in rounds(60).flat_map(|number| PAIRS.map(|pair| (number, pair))) {
+        let done = interleave(pair, number, &mut random);
+        let done = done.unwrap_or_else(|problem| panic!("FOREBAY_SEED={base}, {pair:?} {number}: {problem}"));
+        all += 1;
+        quiet += u32::from(done);
     }
     assert!(quiet * 10 > all * 9, "FOREBAY_SEED={base}: {quiet} of {all} were done without giving up");
 }
@@ -216,7 +213,7 @@ fn anything(random: &mut Dice, dirs: &[FileId]) -> Op {
 fn random_threads_make_no_loop_and_lose_nothing() {
     use ErrorKind::{Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound};
     let base = seed();
-    for round in 0..3 {
+    for round in rounds(3) {
         let mut cluster = Cluster::new(3);
         cluster.users = Users::Threads;
         let dirs = Mutex::new(vec![ROOT]);

@@ -1,8 +1,6 @@
 //! Many at once.
 
-use crate::common::{
-    Jittery, ROOT, SERVER, World, fresh, layout, name, open, open_root, outcome, user,
-};
+use crate::common::{Jittery, ROOT, SERVER, World, fresh, layout, name, open, open_root, outcome, user};
 use forebay_dice::{Dice, seed};
 use forebay_model::{Bytes, Error, ErrorKind, FileId, Identity, Incarnation, Stamp};
 use forebay_store::{Fate, FjallKv, Kv, Names, RenameMode, check};
