@@ -9,6 +9,7 @@
 //! through   the client's reads and writes
 //! names     create, stat, unlink
 //! programs  an unmodified program, through the preload library and the mount
+//! places    the process that holds mounts and directories for it
 //! pass      the plainest mount, for comparison
 //! writers   many writers of one file, and of one each
 //! board     figures gathered, medians
@@ -34,6 +35,7 @@ mod files;
 mod names;
 mod near;
 mod pass;
+mod places;
 mod plan;
 mod programs;
 mod report;
@@ -54,6 +56,7 @@ const USAGE: &str = "usage: forebay-bench io [--quick] [--json] [data] [names] [
 enum Command {
     Io { plan: Plan, json: bool },
     FarSide,
+    Places { service: String },
 }
 
 fn main() -> ExitCode {
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Io { plan, json } => io(&plan, json),
         Command::FarSide => far::serve(),
+        Command::Places { service } => places::serve(&service),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -96,6 +100,7 @@ fn parse(words: &[String]) -> Result<Command, String> {
             Ok(Command::Io { plan: Plan::new(quick, sections), json })
         }
         Some((far::WORD, [])) => Ok(Command::FarSide),
+        Some((places::WORD, [service])) => Ok(Command::Places { service: service.clone() }),
         Some((other, _)) => Err(format!("there is no benchmark {other:?}")),
         None => Err("which benchmark?".to_owned()),
     }
