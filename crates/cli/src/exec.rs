@@ -1,8 +1,8 @@
-//! `exec`: a program that knows nothing of Forebay, with the library in it.
+//! `exec`: a program that knows nothing of Forebay, with the library in it; `library`: the library by itself.
 
 use crate::connect::Service;
 use crate::failure::{Failure, Outcome};
-use crate::library;
+use crate::{library, output};
 use clap::Args;
 use forebay_client::{ClientConfig, Credential};
 use std::ffi::OsString;
@@ -35,6 +35,22 @@ impl Exec {
         // Returns only if it failed.
         let error = command.exec();
         Err(Failure::local("run", Path::new(&self.command[0]), &error))
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Library {
+    /// Print the C header instead
+    #[arg(long)]
+    header: bool,
+}
+
+impl Library {
+    pub(crate) fn run(self) -> Outcome {
+        match self.header {
+            true => output::text(library::HEADER.trim_end()),
+            false => output::text(library::lay_down()?.display()),
+        }
     }
 }
 

@@ -104,6 +104,8 @@ enum Command {
     Du(names::Du),
     /// Run a program that finds Forebay's files under /fb
     Exec(exec::Exec),
+    /// Say where the library for programs is, or print its C header
+    Library(exec::Library),
     /// Mount the service at a directory
     Mount(mount::Mount),
     /// Unmount it
@@ -146,6 +148,7 @@ fn run(command: Command) -> Outcome {
         Command::Df(df) => df.run(),
         Command::Du(du) => du.run(),
         Command::Exec(exec) => exec.run(),
+        Command::Library(library) => library.run(),
         Command::Mount(mount) => mount.run(),
         Command::Umount(umount) => umount.run(),
         Command::Store(store) => store.run(),

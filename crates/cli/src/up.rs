@@ -11,7 +11,9 @@ use forebay_client::{Address, ClientConfig};
 use forebay_model::{Bytes, ServerId};
 use forebay_policy::share::Discipline;
 use forebay_server::{Config, Medium, Server, Stopper, parse_rate};
-use rustix::process::{Signal, set_parent_process_death_signal, setsid};
+use rustix::process::{
+    Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit, setsid,
+};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::{Arc, OnceLock};
@@ -152,6 +154,7 @@ impl Up {
 
     fn serve(&self, config: &Config) -> Outcome {
         keep_log(self.background);
+        make_room();
         let slot: Arc<OnceLock<Stopper>> = Arc::default();
         let (stopper, mut asked) = (slot.clone(), false);
         signals::on_stop(move || match stopper.get() {
@@ -173,6 +176,13 @@ impl Up {
         }
         Ok(running.wait()?)
     }
+}
+
+/// Every connection is a descriptor, and the usual limit is meant for programs that have few.
+fn make_room() {
+    let limit = getrlimit(Resource::Nofile);
+    // What is not granted is refused later, connection by connection.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn whole(path: &Path) -> Outcome<PathBuf> {

@@ -77,7 +77,11 @@ fn notify(event: &Event) {
 }
 
 /// The application's function, on a thread of its own as it expects.
-fn call_in_thread(function: extern "C" fn(*mut c_void), value: *mut c_void, attributes: *const pthread_attr_t) {
+fn call_in_thread(
+    function: extern "C" fn(*mut c_void),
+    value: *mut c_void,
+    attributes: *const pthread_attr_t,
+) {
     struct Call(extern "C" fn(*mut c_void), *mut c_void);
     extern "C" fn begin(call: *mut c_void) -> *mut c_void {
         // SAFETY: made below for this thread alone.

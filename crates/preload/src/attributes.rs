@@ -118,7 +118,12 @@ fn hand_out(value: &[u8], into: *mut c_void, size: size_t) -> Outcome<ssize_t> {
     Ok(value.len() as ssize_t)
 }
 
-pub(crate) fn get(file: Outcome<FileId>, name: *const c_char, into: *mut c_void, size: size_t) -> Outcome<ssize_t> {
+pub(crate) fn get(
+    file: Outcome<FileId>,
+    name: *const c_char,
+    into: *mut c_void,
+    size: size_t,
+) -> Outcome<ssize_t> {
     let file = file?;
     let name = match attribute(name) {
         Err(crate::errno::Stop::Errno(Errno(libc::EOPNOTSUPP))) => return fail(libc::ENODATA),

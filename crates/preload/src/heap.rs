@@ -153,7 +153,9 @@ mod tests {
     #[test]
     fn pieces_are_large_enough_aligned_and_used_again() {
         let mut seen = std::collections::BTreeMap::new();
-        for (size, align) in [(1, 1), (16, 8), (17, 1), (100, 64), (4096, 4096), (60_000, 16), (200_000, 8), (1, 512)] {
+        for (size, align) in
+            [(1, 1), (16, 8), (17, 1), (100, 64), (4096, 4096), (60_000, 16), (200_000, 8), (1, 512)]
+        {
             let layout = Layout::from_size_align(size, align).expect("a layout");
             for _ in 0..5 {
                 // SAFETY: a valid layout; the memory is used within it.

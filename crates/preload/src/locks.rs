@@ -181,7 +181,9 @@ pub(crate) fn whole(fd: c_int, operation: c_int) -> Outcome<c_int> {
     lock.l_start = (open.id().0 % off_t::MAX as u64) as off_t;
     lock.l_len = 1;
     // SAFETY: the kernel reads the structure on our stack.
-    match unsafe { ask(libc::SYS_fcntl, [twin as usize, command as usize, &raw const lock as usize, 0, 0, 0]) } {
+    match unsafe {
+        ask(libc::SYS_fcntl, [twin as usize, command as usize, &raw const lock as usize, 0, 0, 0])
+    } {
         Ok(_) => Ok(0),
         Err(Errno(libc::EACCES | libc::EAGAIN)) => fail(libc::EWOULDBLOCK),
         Err(errno) => Err(errno.into()),

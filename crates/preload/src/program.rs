@@ -141,8 +141,11 @@ fn become_foreign(path: &CString, arguments: List, environment: List) -> Errno {
 /// All files that a name could mean, if one of them could be ours.
 pub(crate) fn own_search(name: &[u8]) -> Option<Vec<CString>> {
     let path = std::env::var_os("PATH")?;
-    let files: Vec<Vec<u8>> =
-        path.as_bytes().split(|&byte| byte == b':').map(|dir| path::join(if dir.is_empty() { b"." } else { dir }, name)).collect();
+    let files: Vec<Vec<u8>> = path
+        .as_bytes()
+        .split(|&byte| byte == b':')
+        .map(|dir| path::join(if dir.is_empty() { b"." } else { dir }, name))
+        .collect();
     let prefix = &life::config().prefix;
     let inside = crate::cwd::inside().is_some();
     let mine = |file: &Vec<u8>| match file.first() {
@@ -208,7 +211,9 @@ static REAL_FORKPTY: hook::Real = hook::Real::new("forkpty\0");
 fn to_background(stay: c_int, keep: c_int) -> Outcome<c_int> {
     then_look_again(&REAL_DAEMON, |real| {
         // SAFETY: the C library's function of this name has this signature.
-        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, c_int) -> c_int>(real)(stay, keep) }
+        unsafe {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, c_int) -> c_int>(real)(stay, keep)
+        }
     })
 }
 

@@ -2,7 +2,9 @@
 
 use crate::errno::{Errno, Outcome, Stop};
 use crate::kernel::ask;
-use crate::{attributes, copy, cwd, data, descriptors, dir, hook, locks, map, names, opening, program, refused, stat};
+use crate::{
+    attributes, copy, cwd, data, descriptors, dir, hook, locks, map, names, opening, program, refused, stat,
+};
 use data::At;
 use libc::{c_char, c_int, c_long, c_uint, mode_t, off_t};
 
@@ -144,9 +146,7 @@ fn on_descriptor(number: c_long, a: Args) -> Outcome<c_long> {
         }
         libc::SYS_flistxattr => word(attributes::list(attributes::file_of(fd), a.pointer(1), a.size(2))),
         libc::SYS_fremovexattr => word(attributes::remove(attributes::file_of(fd), a.path(1))),
-        libc::SYS_mmap => {
-            word(map::map(a.pointer(0), a.size(1), a.int(2), a.int(3), a.int(4), a.offset(5)))
-        }
+        libc::SYS_mmap => word(map::map(a.pointer(0), a.size(1), a.int(2), a.int(3), a.int(4), a.offset(5))),
         libc::SYS_munmap => {
             map::unmap(a.size(0), a.size(1));
             Err(Stop::Foreign)

@@ -103,7 +103,12 @@ unsafe extern "C" fn print(fd: c_int, format: *const c_char, arguments: *mut c_v
     unsafe { vdprintf(fd, format, arguments) }
 }
 
-unsafe extern "C" fn print_checked(fd: c_int, _: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+unsafe extern "C" fn print_checked(
+    fd: c_int,
+    _: c_int,
+    format: *const c_char,
+    arguments: *mut c_void,
+) -> c_int {
     let before = errno::Errno::last();
     match hook::guarded(|| stdio::print(fd, format, arguments)) {
         Ok(count) => {
@@ -150,7 +155,9 @@ unsafe extern "C" fn run_list_with_environment(
     first: *const c_char,
     arguments: *mut Arguments,
 ) -> c_int {
-    let Some((list, rest)) = listed(first, arguments) else { return hook::failed(errno::Errno(libc::ENOMEM)) };
+    let Some((list, rest)) = listed(first, arguments) else {
+        return hook::failed(errno::Errno(libc::ENOMEM));
+    };
     // SAFETY: as above; the environment follows the list.
     unsafe { execve(path, list.as_ptr(), rest.next() as List) }
 }

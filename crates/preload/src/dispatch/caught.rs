@@ -40,7 +40,9 @@ unsafe extern "C" fn find_code(info: *mut libc::dl_phdr_info, _: usize, _: *mut 
         let info = &*info;
         (info.dlpi_addr as usize, std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()))
     };
-    for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0) {
+    for header in
+        headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0)
+    {
         let start = base + header.p_vaddr as usize;
         let len = header.p_memsz as usize;
         if (start..start + len).contains(&(find_code as *const () as usize)) {
@@ -63,7 +65,9 @@ fn tell_kernel() -> Result<isize, Errno> {
 pub(super) fn arm_thread() {
     let (set, how) = (masks::SYS, libc::SIG_UNBLOCK as usize);
     // SAFETY: reads a set on our stack.
-    unsafe { system_call(libc::SYS_rt_sigprocmask, [how, &raw const set as usize, 0, size_of::<u64>(), 0, 0]) };
+    unsafe {
+        system_call(libc::SYS_rt_sigprocmask, [how, &raw const set as usize, 0, size_of::<u64>(), 0, 0])
+    };
     // It worked when the library was loaded.
     let _ = tell_kernel();
 }
