@@ -14,142 +14,54 @@
 extern "C" {
 #endif // __cplusplus
 
-// A path from the root of the service, as a path under the prefix.
-//full(start: *const c_char) -> Outcome<std::ffi::CString> {
-// life::ready();
-// let text = mem::path(start).ok_or(Errno(libc::EFAULT))?;
-// if text.is_empty() {
-//     return fail(libc::ENOENT);
-// }
-// if text.len() >= mem::PATH_MAX {
-//     return fail(libc::ENAMETOOLONG);
-// }
-// let whole = path::join(&life::config().prefix, text);
-// Ok(std::ffi::CString::new(whole).map_err(|_| Errno(libc::ENOENT))?)
-//
-//
-//place(start: *const c_char) -> Outcome<Place> {
-// let full = full(start)?.into_bytes();
-// let text = mem::path(start).ok_or(Errno(libc::EFAULT))?;
-// Ok(Place { dir: FileId::ROOT, rest: text.to_vec(), full })
-//
-//
-// These calls are about Forebay or about nothing.
-//answer<T: hook::Failed>(body: impl FnOnce() -> Outcome<T>) -> T {
-// let before = Errno::last();
-// match hook::guarded(body) {
-//     Ok(value) => {
-//         before.set();
-//         value
-//     }
-//     Err(Stop::Errno(errno)) => hook::failed(errno),
-//     Err(Stop::Foreign) => hook::failed(Errno(libc::EBADF)),
-//     Err(Stop::Outside(_)) => hook::failed(Errno(libc::EXDEV)),
-// }
-//
-//
 // Opens a file of the service; flags and mode as for `open`. Gives a descriptor, or -1 with `errno` set.
-//nsafe(no_mangle)]
-// extern "C" fn fb_open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-// answer(|| opening::open_place(&place(path)?, flags, mode))
-//
-//
+int fb_open(const char *path, int flags, mode_t mode);
+
 // Closes a descriptor that `fb_open` gave.
-//nsafe(no_mangle)]
-// extern "C" fn fb_close(fd: c_int) -> c_int {
-// answer(|| descriptors::close_fd(fd))
-//
-//
+int fb_close(int fd);
+
 // Reads from the current offset.
-//nsafe(no_mangle)]
-// extern "C" fn fb_read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
-// answer(|| data::read_fd(fd, into, len, At::Current))
-//
-//
+ssize_t fb_read(int fd, void *into, size_t len);
+
 // Writes at the current offset. When it returns, every later read anywhere sees the bytes.
-//nsafe(no_mangle)]
-// extern "C" fn fb_write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
-// answer(|| data::write_fd(fd, from, len, At::Current))
-//
-//
+ssize_t fb_write(int fd, const void *from, size_t len);
+
 // Reads from an offset; the current one stays.
-//nsafe(no_mangle)]
-// extern "C" fn fb_pread(fd: c_int, into: *mut c_void, len: size_t, offset: off_t) -> ssize_t {
-// answer(|| data::read_fd(fd, into, len, At::offset(offset)?))
-//
-//
+ssize_t fb_pread(int fd, void *into, size_t len, off_t offset);
+
 // Writes at an offset; the current one stays.
-//nsafe(no_mangle)]
-// extern "C" fn fb_pwrite(fd: c_int, from: *const c_void, len: size_t, offset: off_t) -> ssize_t {
-// answer(|| data::write_fd(fd, from, len, At::offset(offset)?))
-//
-//
+ssize_t fb_pwrite(int fd, const void *from, size_t len, off_t offset);
+
 // Moves the current offset.
-//nsafe(no_mangle)]
-// extern "C" fn fb_lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
-// answer(|| data::seek(fd, offset, whence))
-//
-//
+off_t fb_lseek(int fd, off_t offset, int whence);
+
 // Waits until everything written to the file is on the device.
-//nsafe(no_mangle)]
-// extern "C" fn fb_fsync(fd: c_int) -> c_int {
-// answer(|| data::sync_fd(fd))
-//
-//
+int fb_fsync(int fd);
+
 // Sets the length of an open file.
-//nsafe(no_mangle)]
-// extern "C" fn fb_ftruncate(fd: c_int, size: off_t) -> c_int {
-// answer(|| data::truncate_open(fd, size))
-//
-//
+int fb_ftruncate(int fd, off_t size);
+
 // Attributes of an open file.
-//nsafe(no_mangle)]
-// extern "C" fn fb_fstat(fd: c_int, into: *mut libc::stat) -> c_int {
-// answer(|| stat::of(fd, into))
-//
-//
+int fb_fstat(int fd, struct stat *into);
+
 // Attributes of what is at a path, links followed.
-//nsafe(no_mangle)]
-// extern "C" fn fb_stat(path: *const c_char, into: *mut libc::stat) -> c_int {
-// answer(|| stat::at(libc::AT_FDCWD, full(path)?.as_ptr(), into, 0))
-//
-//
+int fb_stat(const char *path, struct stat *into);
+
 // Makes a directory.
-//nsafe(no_mangle)]
-// extern "C" fn fb_mkdir(path: *const c_char, mode: mode_t) -> c_int {
-// answer(|| names::make_dir(libc::AT_FDCWD, full(path)?.as_ptr(), mode))
-//
-//
+int fb_mkdir(const char *path, mode_t mode);
+
 // Removes an empty directory.
-//nsafe(no_mangle)]
-// extern "C" fn fb_rmdir(path: *const c_char) -> c_int {
-// answer(|| names::remove_at(libc::AT_FDCWD, full(path)?.as_ptr(), libc::AT_REMOVEDIR))
-//
-//
+int fb_rmdir(const char *path);
+
 // Removes a name of a file.
-//nsafe(no_mangle)]
-// extern "C" fn fb_unlink(path: *const c_char) -> c_int {
-// answer(|| names::remove_at(libc::AT_FDCWD, full(path)?.as_ptr(), 0))
-//
-//
+int fb_unlink(const char *path);
+
 // Moves a name; flags as for `renameat2`.
-//nsafe(no_mangle)]
-// extern "C" fn fb_rename(from: *const c_char, to: *const c_char, flags: c_uint) -> c_int {
-// answer(|| {
-//     let (from, to) = (full(from)?, full(to)?);
-//     names::rename_at(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags)
-// })
-//
-//
+int fb_rename(const char *from, const char *to, unsigned int flags);
+
 // Connects now rather than at the first call, and says whether the service answers.
-//nsafe(no_mangle)]
-// extern "C" fn fb_connect() -> c_int {
-// answer(|| {
-//     engine::run(|engine| engine.client().ping())?;
-//     Ok(0)
-// })
-//
-//
+int fb_connect(void);
+
 // The version of the library, such as "0.1.0". It stays where it is.
 const char *fb_version(void);
 
