@@ -63,7 +63,7 @@ fn copy_file(file: &File, full: &[u8]) -> Outcome<OwnedFd> {
 fn before_exec() {
     if !life::is_borrowed() {
         map::write_back_all();
-        locks::prepare_to_share();
+        locks::prepare_to_leave();
     }
 }
 
