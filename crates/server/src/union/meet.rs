@@ -59,7 +59,7 @@ impl Service {
         let Ok(name) = Name::new(&path[start..end]) else { return Ok(()) };
         match self.store.names().walk(who, dir, &path[..start], true)? {
             Walked::Found(above, _) => self.meet(above, &name),
-            Walked::Link { .. } => Ok(()),
+            Walked::Link { .. } | Walked::At { .. } | Walked::Elsewhere { .. } => Ok(()),
         }
     }
 
