@@ -79,13 +79,13 @@ fn begin(
     if let Request::Peer(asked) = request {
         return Ok(answer_peer(connection, id, &caller, *asked, tell, aside));
     }
-    let (service, class) = (&connection.service, class(&request));
+    let (service, class) = (&connection.service, class(&request, connection.service.union.is_some()));
     let entry = match class {
         Class::Urgent | Class::Data => {
             return Ok(Some((id, Some(answer(service.handle(&caller, &request))))));
         }
         Class::Peer | Class::Errand => None,
-        Class::Usual | Class::Slow => {
+        Class::Usual | Class::Slow | Class::Behind => {
             if let Err(error) = service.demand_joined() {
                 return Ok(Some((id, Some(Err(error)))));
             }
@@ -135,7 +135,7 @@ fn answer_peer(
 ) -> Option<Finished> {
     let service = &connection.service;
     if let PeerRequest::Meet(meeting) = &asked {
-        let met = service.meet(caller, meeting);
+        let met = service.greet_server(caller, meeting);
         if met.is_ok() {
             connection.server = Some(meeting.server);
         }
@@ -213,7 +213,7 @@ async fn later(
             Ok(turn) => turn,
             Err(error) => return Some(Err(error)),
         };
-        if class != Class::Slow {
+        if class == Class::Usual {
             let handled = service.handle(&caller, &request);
             drop(turn);
             return match handled {
@@ -230,7 +230,11 @@ async fn later(
     if let Request::ReplaceServer { server } = &request {
         return Some(service.replace_server(&caller, *server));
     }
-    let Ok(_place) = service.syncs.acquire().await else { return Some(Err(ErrorKind::Busy.into())) };
+    let places = match (class, &service.union) {
+        (Class::Behind, Some(union)) => &union.waiting,
+        _ => &service.syncs,
+    };
+    let Ok(_place) = places.acquire().await else { return Some(Err(ErrorKind::Busy.into())) };
     let (work, who, asked) = (service.clone(), caller.clone(), request.clone());
     let done = tokio::task::spawn_blocking(move || work.handle(&who, &asked)).await;
     match done.unwrap_or_else(|_| Err(failed().into())) {

@@ -39,6 +39,7 @@ impl Names {
     /// Changes attributes, all that are asked for or none.
     pub fn set_attr(&self, who: &Identity, file: FileId, change: &Change, now: Stamp) -> Attempt<Inode> {
         let _held = self.locks.hold(&[file]);
+        self.holds.file_is_free(file)?;
         let mut edit = self.edit();
         let inode = edit.inode(file)?;
         if *change == Change::default() {
@@ -65,6 +66,7 @@ impl Names {
         now: Stamp,
     ) -> Attempt<Inode> {
         let _held = self.locks.hold(&[dir]);
+        self.holds.file_is_free(dir)?;
         let mut edit = self.edit();
         let inode = edit.inode(dir)?;
         owner_only(who, dir, inode, "layout")?;

@@ -1,7 +1,8 @@
 //! Several servers in one process: a network that is a function call, cut and crashed wherever a test wants.
 
-use crate::common::{Random, layout, open_root};
+use crate::common::{layout, open_root};
 use crate::model::{Answer, Content, How, Model, Op};
+use forebay_dice::Dice;
 use forebay_model::{
     Error, ErrorKind, FileId, FileKind, Identity, Incarnation, Member, Members, Name, Result, ServerId, Stamp,
 };
@@ -452,8 +453,19 @@ impl Cluster {
         })
     }
 
-    /// What names a file by its id.
+    /// What names a file by its id. Servers ask first whether it can be reached, and with that whether it is open which
+    /// names it has.
     fn by_id(&self, who: &Identity, op: &Op, now: Stamp) -> Result<Answer> {
+        match op {
+            Op::SetAttr { file, .. }
+            | Op::Open { file, .. }
+            | Op::SetXattr { file, .. }
+            | Op::GetXattr { file, .. }
+            | Op::RemoveXattr { file, .. } => {
+                self.at_authority(*file, now, |names| names.settled(*file)).map(drop)?;
+            }
+            _ => {}
+        }
         match op {
             Op::SetAttr { file, change } => {
                 self.at_authority(*file, now, |names| names.set_attr(who, *file, change, now)).map(drop)?;
@@ -598,7 +610,7 @@ impl Cluster {
 }
 
 /// A mishap of any sort.
-pub(crate) fn any_mishap(random: &mut Random) -> Mishap {
+pub(crate) fn any_mishap(random: &mut Dice) -> Mishap {
     let machine = random.one_in(2);
     *random.pick(&[Mishap::Cut, Mishap::Sender { machine }, Mishap::Receiver { machine }])
 }

@@ -1,9 +1,10 @@
 //! The namespace of several servers: against the model, with messages lost and servers killed at every step.
 
 use crate::cluster::{Cluster, Mishap, any_mishap};
-use crate::common::{open_root, outcome, seed};
+use crate::common::{open_root, outcome};
 use crate::model::{Answer, Model, Op, Outcome};
 use crate::random::Author;
+use forebay_dice::{rounds, seed};
 use forebay_model::{ErrorKind, FileId, Identity, Member, Members, ServerId, Stamp};
 use forebay_store::{Batch, Kv, MemoryKv, Names};
 use std::sync::Arc;
@@ -36,9 +37,9 @@ fn step(cluster: &Cluster, model: &mut Model, author: &mut Author, now: Stamp) -
 #[test]
 fn random_operations_of_several_servers_match_the_model() {
     let base = seed();
-    for (servers, rounds) in [(1, 2), (3, 8), (5, 8)] {
-        let mut succeeded = 0;
-        for round in 0..rounds {
+    for (servers, usual) in [(1, 2), (3, 8), (5, 8)] {
+        let (mut succeeded, mut steps) = (0, 0);
+        for round in rounds(usual) {
             let (cluster, mut model) = (Cluster::new(servers), Model::new(0o777, Stamp(1)));
             let mut author = Author::new(base.wrapping_add(round));
             let complain = |number: u64, problem: String| -> ! {
@@ -47,6 +48,7 @@ fn random_operations_of_several_servers_match_the_model() {
             for number in 1..=500 {
                 let now = moment(number);
                 let told = step(&cluster, &mut model, &mut author, now);
+                steps += 1;
                 succeeded += u64::from(told.unwrap_or_else(|problem| complain(number, problem)).is_ok());
                 if number % 5 == 0 {
                     let same = cluster.compare(&model, now);
@@ -56,7 +58,7 @@ fn random_operations_of_several_servers_match_the_model() {
             let findings = cluster.check();
             assert_eq!(findings, Vec::<String>::new(), "FOREBAY_SEED={base}, {servers}, {round}");
         }
-        assert!(succeeded > rounds * 100, "FOREBAY_SEED={base}: only {succeeded} got anywhere");
+        assert!(succeeded * 5 > steps, "FOREBAY_SEED={base}: only {succeeded} of {steps} got anywhere");
     }
 }
 
@@ -138,7 +140,7 @@ const MISHAPS: [Mishap; 5] = [
 fn random_intents_survive_every_mishap_at_every_step() {
     let base = seed();
     let mut tried = 0;
-    for round in 0..12 {
+    for round in rounds(12) {
         let servers = if round % 3 == 0 { 5 } else { 3 };
         let (cluster, model, mut author) = used(servers, base.wrapping_add(round), 80);
         for _ in 0..3 {
@@ -163,13 +165,17 @@ fn random_intents_survive_every_mishap_at_every_step() {
     assert!(tried > 500, "FOREBAY_SEED={base}: only {tried} mishaps");
 }
 
+/// Seeds that found something once: a file whose last name was gone could still be used by its id.
+const KEPT: [u64; 2] = [602_196_956, 602_196_957];
+
 #[test]
 fn random_operations_with_mishaps_leave_the_old_or_the_new() {
     let base = seed();
     let mut mishaps = 0;
-    for round in 0..10 {
+    let seeds = rounds(10).map(|round| base.wrapping_add(100 + round));
+    for (round, seed) in KEPT.into_iter().chain(seeds).enumerate() {
         let servers = if round % 2 == 0 { 3 } else { 5 };
-        let (cluster, mut model, mut author) = used(servers, base.wrapping_add(100 + round), 40);
+        let (cluster, mut model, mut author) = used(servers, seed, 40);
         cluster.sync();
         for number in 1000..1150 {
             let now = moment(number);
@@ -221,7 +227,7 @@ fn random_operations_with_mishaps_leave_the_old_or_the_new() {
 #[test]
 fn random_machines_that_die_leave_a_sound_namespace() {
     let base = seed();
-    for round in 0..12 {
+    for round in rounds(12) {
         let cluster = Cluster::new(3);
         let (mut model, mut author) =
             (Model::new(0o777, Stamp(1)), Author::new(base.wrapping_add(500 + round)));
