@@ -85,15 +85,10 @@ fn begin(
             return Ok(Some((id, Some(answer(service.handle(&caller, &request))))));
         }
         Class::Peer | Class::Errand => None,
-        Class::Usual | Class::Slow | Class::Behind => {
-            if let Err(error) = service.demand_joined() {
-                return Ok(Some((id, Some(Err(error)))));
-            }
-            match connection.job.enter(service.turns.price(0), service.store.data().now()) {
-                Ok(entry) => Some(entry),
-                Err(error) => return Ok(Some((id, Some(Err(error))))),
-            }
-        }
+        Class::Usual | Class::Slow | Class::Behind => match enter(connection) {
+            Ok(entry) => Some(entry),
+            Err(error) => return Ok(Some((id, Some(Err(error))))),
+        },
     };
     match (class, entry) {
         (Class::Usual, Some(Entry::Now(turn))) => {
@@ -122,6 +117,13 @@ fn begin(
             Ok(None)
         }
     }
+}
+
+/// A place among those who wait for their turn, or a turn.
+fn enter(connection: &Connection) -> Result<Entry> {
+    let service = &connection.service;
+    service.demand_joined()?;
+    connection.job.enter(service.turns.price(0), service.store.data().now())
 }
 
 /// Answers another server on the spot, or sets its request aside.

@@ -84,10 +84,11 @@ impl Server {
             true => std::net::TcpListener::bind(config.listen).map(Some),
             false => Ok(None),
         };
-        let bound = configs.iter().map(bind).collect::<std::io::Result<Vec<_>>>().map_err(no_port)?;
+        let bound =
+            configs.iter().map(bind).collect::<std::io::Result<Vec<_>>>().map_err(|error| no_port(&error))?;
         for (config, listener) in configs.iter_mut().zip(&bound) {
             if let Some(listener) = listener {
-                config.listen = listener.local_addr().map_err(no_port)?;
+                config.listen = listener.local_addr().map_err(|error| no_port(&error))?;
             }
         }
         if count > 1 {
@@ -108,7 +109,7 @@ impl Server {
     }
 }
 
-fn no_port(error: std::io::Error) -> Error {
+fn no_port(error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Unreachable, format!("cannot listen on a free port: {error}"))
 }
 

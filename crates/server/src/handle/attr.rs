@@ -147,12 +147,12 @@ impl Service {
 
     pub(super) fn get_xattr(&self, caller: &Caller, file: FileId, name: &Name) -> Handled {
         self.reach(caller, file)?;
-        Ok(self.store.names().get_xattr(&caller.who, file, name).map(Reply::Value).map_err(vanished)?)
+        self.store.names().get_xattr(&caller.who, file, name).map(Reply::Value).map_err(vanished)
     }
 
     pub(super) fn list_xattr(&self, caller: &Caller, file: FileId) -> Handled {
         self.reach(caller, file)?;
-        Ok(self.store.names().list_xattrs(&caller.who, file).map(Reply::Names).map_err(vanished)?)
+        self.store.names().list_xattrs(&caller.who, file).map(Reply::Names).map_err(vanished)
     }
 
     pub(super) fn set_xattr(

@@ -142,7 +142,7 @@ impl Service {
 
     pub(super) fn read_link(&self, caller: &Caller, file: FileId) -> Handled {
         self.reach(caller, file)?;
-        Ok(self.store.names().read_link(file).map(Reply::Target).map_err(super::vanished)?)
+        self.store.names().read_link(file).map(Reply::Target).map_err(super::vanished)
     }
 
     pub(super) fn unlink(&self, caller: &Caller, dir: FileId, name: &Name) -> Handled {

@@ -139,7 +139,7 @@ impl Service {
                 self.clear(obstacle, aids).await.map_err(|error| match error.kind() {
                     ErrorKind::NotFound => Error::new(ErrorKind::Stale, error.to_string()),
                     _ => error,
-                })?
+                })?;
             }
             Stop::Gather(file) => {
                 let held = self.gather_others(file).await?;
@@ -304,10 +304,10 @@ impl Service {
                     }
                 }
                 Ok(told) => {
-                    tracing::error!(%server, ?told, "another server does not finish what it prepared")
+                    tracing::error!(%server, ?told, "another server does not finish what it prepared");
                 }
                 Err(error) => {
-                    tracing::debug!(%server, %error, "another server will be told later what to finish")
+                    tracing::debug!(%server, %error, "another server will be told later what to finish");
                 }
             }
         }
