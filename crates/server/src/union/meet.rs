@@ -5,7 +5,9 @@ use super::{Union, is_private};
 use crate::service::Service;
 use forebay_backend::Found;
 use forebay_model::{Change, Error, ErrorKind, FileId, FileKind, Identity, Layout, Name, Result, SetTime};
-use forebay_store::{Arrival, Batch, Body, Extent, Fate, Found as Named, Inode, MAX_LISTED, Unlinked, Walked};
+use forebay_store::{
+    Arrival, Batch, Body, Extent, Fate, Found as Named, Inode, MAX_LISTED, Unlinked, Walked,
+};
 use std::collections::HashSet;
 
 /// Bytes in a stripe; with one server, a formality.
