@@ -131,7 +131,7 @@ fn write(world: &World) {
         let bytes = parts.concat();
         model.resize(model.len().max(offset + bytes.len()), 0);
         model[offset..offset + bytes.len()].copy_from_slice(&bytes);
-        assert_eq!(self::bytes(backend, "w"), model);
+        assert_eq!(bytes(backend, "w"), model);
         assert_eq!(file.version().unwrap().size, model.len() as u64);
         assert_eq!(file.version().unwrap().serial, before.serial);
     }
@@ -139,10 +139,10 @@ fn write(world: &World) {
     for size in [13, 5, 9, 0, 4] {
         assert!(backend.truncate(&path("w"), size).unwrap());
         model.resize(size as usize, 0);
-        assert_eq!(self::bytes(backend, "w"), model, "cut to {size}");
+        assert_eq!(bytes(backend, "w"), model, "cut to {size}");
     }
     backend.open_to_write(&path("w")).unwrap().write_at(2, &[b"again"]).unwrap();
-    assert_eq!(self::bytes(backend, "w"), b"\0\0again");
+    assert_eq!(bytes(backend, "w"), b"\0\0again");
     let layout = backend.layout(&path("w")).unwrap();
     let targets = backend.targets().len() as u32;
     assert!(layout.stripe > 0 && layout.targets.iter().all(|&target| target < targets), "{layout:?}");
