@@ -1,76 +1,114 @@
-//! The world behind the buffer, as far as names go: what a miss may still find there, and what has to change
-//! there too.
+//! The world behind the buffer: files that were there before it, and what of ours has gone there.
 //!
-//! **Invariant**: the server asks before it answers a miss, and tells before it acknowledges a change. It changes the
-//! buffer first, because there the rights of the caller are checked; an error from here is then the answer.
+//! A back end is a tree of files named by paths. [`open`] makes one from how people write it (`dir:/scratch`).
 //!
-//! **Deliberately absent**: bytes (there is nothing to drain to yet), paths from the root (a place is named as
-//! the buffer names it, so that renaming a directory changes nothing here), and knowledge of regions.
+//! **Invariant**: nothing outside the tree is ever touched, whatever links somebody puts into it; and what was read is
+//! told apart from what has changed since, by its [`Version`].
+//!
+//! **Deliberately absent**: knowledge of regions, extents and open files; permissions (whoever calls has asked);
+//! retries (whoever calls knows how long it may take).
 
 #![forbid(unsafe_code)]
 
-mod fake;
+mod acl;
+mod dir;
+mod faulty;
+mod memory;
 
-pub use fake::Fake;
+pub use dir::Dir;
+pub use faulty::{Fault, Faulty};
+pub use memory::Memory;
 
-use forebay_model::{Attr, FileId, Result};
+use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Time, Uid};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
-/// A place in the namespace: a directory and a relative path below it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place<'a> {
-    /// The directory.
-    pub dir: FileId,
-    /// The path below it, as the client wrote it; one name for every request but a walk.
-    pub path: &'a [u8],
-}
+/// A path below the root of a back end; the root itself is empty.
+pub type Path<'a> = &'a [Name];
 
 /// What stands behind the buffer. Every call may take as long as the world behind does.
 pub trait Backend: Send + Sync {
-    /// Whether it could ever have anything, so that a server without a back end never waits for one.
-    fn exists(&self) -> bool;
+    /// How people name it.
+    fn name(&self) -> String;
 
-    /// What is there, for a path that the buffer does not have.
-    fn find(&self, place: Place<'_>) -> Result<Option<Attr>>;
+    /// What is there, if anything.
+    fn find(&self, path: Path<'_>) -> Result<Option<Found>>;
+
+    /// Shows the names in a directory, in no particular order.
+    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()>;
+
+    /// A file, to be read.
+    fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>>;
+
+    /// Makes a directory; one that is there already is fine.
+    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()>;
 
     /// Removes a file or link, if it is there; says whether it was.
-    fn unlink(&self, place: Place<'_>) -> Result<bool>;
+    fn unlink(&self, path: Path<'_>) -> Result<bool>;
 
     /// Removes an empty directory, if it is there; says whether it was.
-    fn remove_dir(&self, place: Place<'_>) -> Result<bool>;
+    fn remove_dir(&self, dir: Path<'_>) -> Result<bool>;
 
-    /// Moves what is there, if anything is; says whether it was.
-    fn rename(&self, from: Place<'_>, to: Place<'_>) -> Result<bool>;
+    /// Moves what is there, if anything is, over what the target has; says whether it was.
+    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool>;
 
     /// Sets the length of a file, if it is there; says whether it was.
-    fn truncate(&self, file: FileId, size: u64) -> Result<bool>;
+    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool>;
 }
 
-/// No back end: the buffer is all there is.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Nothing;
+/// A file that is being read.
+pub trait Object: Send {
+    /// Which it is now.
+    fn version(&self) -> Result<Version>;
 
-impl Backend for Nothing {
-    fn exists(&self) -> bool {
-        false
-    }
+    /// Reads as much as there is from an offset on; less than asked for only at the end.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize>;
+}
 
-    fn find(&self, _place: Place<'_>) -> Result<Option<Attr>> {
-        Ok(None)
-    }
+/// What tells a file from what it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Version {
+    /// Its length in bytes.
+    pub size: u64,
+    /// Last change of its bytes.
+    pub mtime: Time,
+    /// Which of all files that ever had this path it is.
+    pub serial: u64,
+}
 
-    fn unlink(&self, _place: Place<'_>) -> Result<bool> {
-        Ok(false)
-    }
+/// What was found at a path.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Found {
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits with set-id and sticky, `0o7777`: never more than the back end itself would grant.
+    pub mode: u16,
+    /// Its owner.
+    pub uid: Uid,
+    /// Its group.
+    pub gid: Gid,
+    /// Which of its states this is.
+    pub version: Version,
+    /// Last read.
+    pub atime: Time,
+    /// Last change of its bytes or attributes.
+    pub ctime: Time,
+    /// What a symbolic link says.
+    pub target: Vec<u8>,
+}
 
-    fn remove_dir(&self, _place: Place<'_>) -> Result<bool> {
-        Ok(false)
+/// Opens a back end by how people write it.
+pub fn open(name: &str) -> Result<Arc<dyn Backend>> {
+    match name.split_once(':') {
+        Some(("dir", path)) if !path.is_empty() => Ok(Arc::new(Dir::open(path)?)),
+        _ => {
+            let text = format!("\"{name}\" is no back end: write dir:PATH");
+            Err(Error::new(ErrorKind::Invalid, text))
+        }
     }
+}
 
-    fn rename(&self, _from: Place<'_>, _to: Place<'_>) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn truncate(&self, _file: FileId, _size: u64) -> Result<bool> {
-        Ok(false)
-    }
+/// A path for people.
+fn shown(path: Path<'_>) -> String {
+    path.iter().map(ToString::to_string).collect::<Vec<_>>().join("/")
 }

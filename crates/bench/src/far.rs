@@ -19,9 +19,13 @@ const CAPACITY: Bytes = Bytes::mib(3072);
 /// Serves until nobody is interested any more.
 pub(crate) fn serve(servers: u16) -> Outcome {
     let dir = tempfile::tempdir_in(near::disk()?)?;
-    let configs = configs(dir.path(), servers)?;
-    let running =
-        configs.iter().map(|config| Server::start(config.clone())).collect::<Result<Vec<_>, _>>()?;
+    let config = Config {
+        capacity: CAPACITY,
+        medium: Medium::Memory,
+        listen: "127.0.0.1:0".parse()?,
+        ..Config::for_store(dir.path().join("store"))
+    };
+    let running = Server::start_several(&config, servers)?;
     let tcp = TcpListener::bind("127.0.0.1:0")?;
     let unix = UnixListener::bind(dir.path().join("bare"))?;
     let addresses = running.first().ok_or("a service has a server")?.addresses().clone();

@@ -8,6 +8,8 @@
 //! files     tmpfs and the disk's page cache
 //! through   the client's reads and writes
 //! names     create, stat, unlink
+//! programs  an unmodified program, through the preload library and the mount
+//! pass      the plainest mount, for comparison
 //! several   create, stat, unlink with 1, 2 and 4 servers in one process
 //! writers   many writers of one file, and of one each
 //! board     figures gathered, medians
@@ -32,7 +34,9 @@ mod far;
 mod files;
 mod names;
 mod near;
+mod pass;
 mod plan;
+mod programs;
 mod report;
 mod several;
 mod through;
@@ -41,12 +45,14 @@ mod writers;
 use crate::board::Board;
 use crate::near::Near;
 use crate::plan::{Plan, Section};
+use crate::programs::Programs;
 use std::process::ExitCode;
 
 /// What can go wrong in a benchmark ends it, with words for a person.
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-const USAGE: &str = "usage: forebay-bench io [--quick] [--json] [data] [names] [writers] [servers]";
+const USAGE: &str =
+    "usage: forebay-bench io [--quick] [--json] [data] [names] [writers] [programs] [servers]";
 
 enum Command {
     Io { plan: Plan, json: bool },
@@ -86,6 +92,7 @@ fn parse(words: &[String]) -> Result<Command, String> {
                     "data" => sections.push(Section::Data),
                     "names" => sections.push(Section::Names),
                     "writers" => sections.push(Section::Writers),
+                    "programs" => sections.push(Section::Programs),
                     "servers" => sections.push(Section::Servers),
                     other => return Err(format!("unknown word {other:?}")),
                 }
@@ -103,6 +110,7 @@ fn parse(words: &[String]) -> Result<Command, String> {
 
 fn io(plan: &Plan, json: bool) -> Outcome {
     let near = Near::start(1)?;
+    let programs = if plan.has(Section::Programs) { Programs::start(&near)? } else { None };
     let services = if plan.has(Section::Servers) { several::start()? } else { Vec::new() };
     let mut board = Board::default();
     for round in 0..=plan.rounds {
@@ -121,6 +129,9 @@ fn io(plan: &Plan, json: bool) -> Outcome {
         }
         if plan.has(Section::Writers) {
             writers::run(&near, plan.shared, &mut board)?;
+        }
+        if let Some(programs) = &programs {
+            plan.sizes.iter().try_for_each(|&size| programs.run(size, &mut board))?;
         }
         several::run(&services, plan.names, &mut board)?;
         if round == 0 {

@@ -1,12 +1,13 @@
 //! The way to the service.
 
 use crate::failure::{Failure, Outcome, without_numbers};
-use crate::places::{Surroundings, beside};
+use crate::places::Surroundings;
 use crate::settings::Settings;
 use clap::Args;
 use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig, Credential};
 use forebay_model::{Error, ErrorKind, Member};
+use forebay_server::beside;
 use std::path::{Path, PathBuf};
 
 /// Which service is meant. Without a word: the one of `forebay.toml`, or the one that runs on this machine.

@@ -1,9 +1,8 @@
 //! A server in the background: a process and session of its own, with a log beside its store.
 
 use crate::failure::{Failure, Outcome};
-use crate::places::beside;
 use crate::view::Started;
-use forebay_server::{Config, Medium};
+use forebay_server::{Config, Medium, beside};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -51,6 +50,9 @@ fn spawn(config: &Config, servers: Option<u16>, settings: Option<&Path>, log: Fi
     command.arg("--socket").arg(config.socket_path()).arg("--key").arg(config.key_path());
     command.arg("--capacity").arg(config.capacity.0.to_string());
     command.arg(if config.medium == Medium::Disk { "--disk" } else { "--memory" });
+    if let Some(backend) = &config.backend {
+        command.arg("--backend").arg(backend);
+    }
     if config.tcp {
         command.arg("--listen").arg(config.listen.to_string());
     }

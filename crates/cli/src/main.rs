@@ -5,6 +5,7 @@
 //! control                 down, status, df
 //! transfer                put, get, cat
 //! names, edit             ls, stat, du; rm, mv, mkdir, ln
+//! run, keeper             a program with a buffer of its own, brought out at the end
 //! exec, library           unmodified programs, with the library that travels in this binary
 //! mount                   the service as a directory
 //! store, check            stores on disk, without a server
@@ -17,7 +18,8 @@
 //! view, output            what is shown, and the only place that prints
 //! ```
 //!
-//! **Invariant**: exit code 0, 1 (it failed) or 2 (it was called wrongly), 130 where somebody interrupted it; an error is one line on standard error that
+//! **Invariant**: exit code 0, 1 (it failed) or 2 (it was called wrongly), 130 where somebody interrupted it, and
+//! those of the program that `run` runs; an error is one line on standard error that
 //! says what failed, on what, and what to do (three where it points at a word of a policy); no panic reaches the user.
 //!
 //! **Deliberately absent**: whatever a library could do: this crate talks to people, and everything else to
@@ -37,6 +39,7 @@ mod exec;
 mod failure;
 mod human;
 mod jobs;
+mod keeper;
 mod keys;
 mod layout;
 mod library;
@@ -47,6 +50,7 @@ mod places;
 mod plan;
 mod policy;
 mod remote;
+mod run;
 mod servers;
 mod settings;
 mod shares;
@@ -106,6 +110,8 @@ enum Command {
     Df(control::Df),
     /// Show how much directories hold
     Du(names::Du),
+    /// Run a program with a buffer of its own, then bring its files out
+    Run(run::Run),
     /// Run a program that finds Forebay's files under /fb
     Exec(exec::Exec),
     /// Mount the service at a directory
@@ -157,6 +163,7 @@ fn run(command: Command) -> Outcome {
         Command::Ln(ln) => ln.run(),
         Command::Df(df) => df.run(),
         Command::Du(du) => du.run(),
+        Command::Run(run) => run.run(),
         Command::Exec(exec) => exec.run(),
         Command::Mount(mount) => mount.run(),
         Command::Umount(umount) => umount.run(),

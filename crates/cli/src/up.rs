@@ -36,6 +36,9 @@ pub(crate) struct Up {
     /// Keep data on the disk of the store's directory
     #[arg(long)]
     pub(crate) disk: bool,
+    /// What stands behind the buffer, as dir:PATH: its files appear here, and are changed there too
+    #[arg(long, value_name = "BACKEND")]
+    pub(crate) backend: Option<String>,
     /// The Unix socket to listen on
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
@@ -149,6 +152,7 @@ impl Up {
             store,
             capacity,
             medium,
+            backend: self.backend.as_ref().or(usual.backend.as_ref()).map(whole_backend).transpose()?,
             socket: Some(socket),
             tcp,
             listen,
@@ -190,6 +194,14 @@ fn whole(path: &Path) -> Outcome<PathBuf> {
     absolute(path).map_err(|error| Failure::local("use", path, &error))
 }
 
+/// A back end by its whole path: the server may leave this directory.
+fn whole_backend(name: &String) -> Outcome<String> {
+    match name.strip_prefix("dir:") {
+        Some(path) if !path.is_empty() => Ok(format!("dir:{}", whole(Path::new(path))?.display())),
+        _ => Ok(name.clone()),
+    }
+}
+
 /// What fits the machine without crowding out everybody else.
 fn fitting(store: &Path, medium: Medium) -> Bytes {
     let spare = match medium {
@@ -198,6 +210,11 @@ fn fitting(store: &Path, medium: Medium) -> Bytes {
     };
     let fits = spare.map_or(USUAL.0, |spare| spare.clamp(LEAST.0, USUAL.0));
     Bytes(fits >> 20 << 20)
+}
+
+/// A buffer in memory that fits the machine.
+pub(crate) fn fitting_memory() -> Bytes {
+    fitting(Path::new("/"), Medium::Memory)
 }
 
 /// Memory that can be had without swapping.

@@ -13,6 +13,7 @@
 //! transfer, flow, data   payload                            split, pipelined, straight from and to the caller
 //! handshake, transport   first words, frames of a stream
 //! socket                 bytes, and who waits for them where
+//! job, counts            who works, and what the processes of a run count together
 //! ```
 //!
 //! **Invariant**: a request that must happen only once is sent a second time only if no byte of the first had
@@ -30,6 +31,7 @@ pub mod blocking;
 mod by_id;
 mod client;
 mod config;
+mod counts;
 mod data;
 mod dir;
 mod file;
@@ -56,6 +58,7 @@ pub use address::Address;
 pub use by_id::{ById, MAX_LINKS, Step};
 pub use client::Client;
 pub use config::{ClientConfig, Credential};
+pub use counts::{COUNTS_VARIABLE, Count, PAGE, RunCounts};
 pub use dir::{Listing, ReadDir};
 pub use file::{File, OpenOptions};
 pub use job::{job_from_environment, job_of_this_process};

@@ -170,8 +170,26 @@ impl Session {
         outcome.map_err(|trouble| Trouble { error: self.at_service(trouble.error), ..trouble })
     }
 
-    /// The live control connection; makes one where there is none.
+    /// The live control connection, on which the server was told what was given up on others.
     pub(crate) async fn line(&self) -> Result<Arc<Line>> {
+        let line = self.connected().await?;
+        self.tell_forsaken(&line).await?;
+        Ok(line)
+    }
+
+    /// Tells the server which connections were given up: nothing that was asked there happens from now on.
+    async fn tell_forsaken(&self, line: &Line) -> Result<()> {
+        while let Some(connection) = self.pool.forsaken() {
+            let call = CallRef { identity: None, request: &Request::Abandon { connection } };
+            let told = line.call(&call, None).await.map_err(|trouble| self.at_service(trouble.error))?;
+            told.map_err(|error| self.at_service(error))?;
+            self.pool.told(connection);
+        }
+        Ok(())
+    }
+
+    /// The live control connection; makes one where there is none.
+    async fn connected(&self) -> Result<Arc<Line>> {
         if let Some(line) = self.live() {
             return Ok(line);
         }
@@ -179,12 +197,16 @@ impl Session {
         if let Some(line) = self.live() {
             return Ok(line);
         }
+        if let Some(broken) = &*self.line.lock().expect("nothing panics while it holds this") {
+            self.pool.forsake(broken.welcome().connection);
+        }
         let (pipe, welcome) = self.enter(Channel::Control).await?;
         let line = Arc::new(Line::start(pipe, welcome));
-        match timeout(self.config.request_timeout, self.opens.reopen(&line)).await {
-            Ok(reopened) => reopened.map_err(|error| self.at_service(error))?,
-            Err(_) => return Err(self.no_answer()),
-        }
+        let resume = async {
+            self.tell_forsaken(&line).await?;
+            self.opens.reopen(&line).await.map_err(|error| self.at_service(error))
+        };
+        timeout(self.config.request_timeout, resume).await.map_err(|_| self.no_answer())??;
         *self.line.lock().expect("nothing panics while it holds this") = Some(line.clone());
         Ok(line)
     }

@@ -185,3 +185,25 @@ impl Add for Usage {
         }
     }
 }
+
+/// How a rename treats an existing target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RenameMode {
+    /// Replace a file or an empty directory, as `rename` does.
+    Replace,
+    /// Refuse when the target exists.
+    NoReplace,
+    /// Swap the two.
+    Exchange,
+}
+
+/// How setting an extended attribute treats one that is or is not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum XattrMode {
+    /// Create or replace.
+    Any,
+    /// Only create.
+    Create,
+    /// Only replace.
+    Replace,
+}

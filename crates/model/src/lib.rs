@@ -18,7 +18,7 @@ mod span;
 mod time;
 mod units;
 
-pub use attr::{Attr, Change, FileKind, Layout, SetTime, Special, Striping, Usage};
+pub use attr::{Attr, Change, FileKind, Layout, RenameMode, SetTime, Special, Striping, Usage, XattrMode};
 pub use error::{Error, ErrorKind, Result};
 pub use id::{FileId, Gid, Incarnation, RegionId, ServerId, Stamp, Uid};
 pub use job::{Job, JobId, MAX_LABEL};

@@ -56,6 +56,9 @@ pub(crate) fn open_place(place: &Place, flags: c_int, mode: mode_t) -> Outcome<c
     }
     let mode = if flags & libc::O_CREAT != 0 { masked(mode) } else { 0 };
     let found = engine::run(|engine| find(engine.by_id(), place, flags, mode))?.here()?;
+    if let (Found::File(file), true) = (&found, flags & libc::O_TRUNC != 0) {
+        crate::map::zeroed(file.id(), 0, u64::MAX);
+    }
     install(found, flags, &place.full)
 }
 
@@ -202,7 +205,7 @@ pub(crate) fn open_how(dirfd: c_int, path: *const c_char, how: *const How, size:
     open_place(&place, flags, how.mode as mode_t)
 }
 
-fn note_mask(mask: mode_t) -> Outcome<mode_t> {
+pub(crate) fn note_mask(mask: mode_t) -> Outcome<mode_t> {
     UMASK.store((mask & 0o777) as i32, Ordering::Relaxed);
     Err(Stop::Foreign)
 }
@@ -240,7 +243,7 @@ hook::hooks! {
 }
 
 /// Special files have a name and attributes; they cannot be opened here.
-fn make_node(dirfd: c_int, path: *const c_char, mode: mode_t, dev: libc::dev_t) -> Outcome<c_int> {
+pub(crate) fn make_node(dirfd: c_int, path: *const c_char, mode: mode_t, dev: libc::dev_t) -> Outcome<c_int> {
     let place = locate(dirfd, path)?;
     let Some(special) = crate::stat::special(mode, dev)? else {
         let fd = open_place(&place, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, mode & 0o7777)?;

@@ -1,13 +1,15 @@
 //! Random operations in both worlds, the real one and the model, compared after every step.
 
-use crate::dice::{Dice, pattern};
+use crate::found;
 use crate::op::{Answer, Op, Seen, perform};
 use crate::tree::{Body, NodeId, Tree};
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Listing, OpenOptions};
+use forebay_dice::{Dice, pattern};
 use forebay_model::{Error, ErrorKind, Gid, Identity, Striping, Time, Uid};
 use forebay_wire::{RenameMode, XattrMode};
 use std::collections::VecDeque;
+use std::path::Path;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// Files of the drivers have no set-id bits: a write takes them away before it commits, and a kill in between leaves a
@@ -122,6 +124,14 @@ impl Driver {
         let laid_out = client.set_layout(&path, *self.dice.pick(&stripings));
         let is_dir = self.tree.leads_to_directory(&path);
         assert_eq!(laid_out.is_ok(), is_dir, "layout of {path}: {laid_out:?}");
+    }
+
+    /// Starts at the root, with a tree of files in the directory behind that the server has not seen yet.
+    #[must_use]
+    pub fn before(clients: Vec<Client>, behind: &Path, dice: Dice) -> Driver {
+        let mut driver = Driver::new(clients, "", dice);
+        found::find(&mut driver.dice, behind, &mut driver.tree);
+        driver
     }
 
     fn path(&mut self) -> String {

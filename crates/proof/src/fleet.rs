@@ -1,8 +1,8 @@
 //! Several servers of one service, each in a process of its own.
 
-use crate::dice::Dice;
 use crate::host::{By, Host, Plan, Seat, free_port};
 use forebay_client::blocking::Client;
+use forebay_dice::Dice;
 use forebay_model::{Bytes, Member, Members, ServerId};
 use forebay_store::{FjallKv, Kv, check_all};
 use std::io::Write;

@@ -32,6 +32,8 @@ pub struct Plan {
     pub handshake: Duration,
     /// The port on TCP.
     pub port: u16,
+    /// Whether it stands before a directory.
+    pub before: bool,
 }
 
 impl Plan {
@@ -40,7 +42,7 @@ impl Plan {
     pub fn new(medium: Medium, capacity: Bytes, region: Bytes) -> Plan {
         let usual = Config::default().times;
         let (session, reservation, handshake) = (usual.session, usual.reservation, usual.handshake);
-        Plan { capacity, region, medium, session, reservation, handshake, port: free_port() }
+        Plan { capacity, region, medium, session, reservation, handshake, port: free_port(), before: false }
     }
 
     fn words(&self, store: &Path) -> Vec<String> {
@@ -54,13 +56,14 @@ impl Plan {
             millis(self.reservation),
             millis(self.handshake),
             self.port.to_string(),
+            self.before.to_string(),
         ]
     }
 
     /// What the words on the command line of the server process mean.
     #[must_use]
     pub fn from_words(words: &[String]) -> Option<(PathBuf, Plan)> {
-        let [store, capacity, region, medium, session, reservation, handshake, port] = words else {
+        let [store, capacity, region, medium, session, reservation, handshake, port, before] = words else {
             return None;
         };
         let bytes = |word: &String| word.parse().ok().map(Bytes);
@@ -73,6 +76,7 @@ impl Plan {
             reservation: time(reservation)?,
             handshake: time(handshake)?,
             port: port.parse().ok()?,
+            before: before.parse().ok()?,
         };
         Some((PathBuf::from(store), plan))
     }
@@ -85,11 +89,17 @@ impl Plan {
         config.region = Some(self.region);
         config.medium = self.medium;
         config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        config.backend = self.before.then(|| format!("dir:{}", behind(store).display()));
         config.times.session = self.session;
         config.times.reservation = self.reservation;
         config.times.handshake = self.handshake;
         config
     }
+}
+
+/// The directory behind a store.
+fn behind(store: &Path) -> PathBuf {
+    store.with_file_name("behind")
 }
 
 /// The place of a server among several.
@@ -217,7 +227,17 @@ impl Host {
     #[must_use]
     pub fn prepare(program: &'static str, plan: Plan) -> Host {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        Host { program, plan, seat: None, dir, child: None }
+        let host = Host { program, plan, seat: None, dir, child: None };
+        if plan.before {
+            std::fs::create_dir(host.behind()).expect("a directory can be made");
+        }
+        host
+    }
+
+    /// The directory behind it.
+    #[must_use]
+    pub fn behind(&self) -> PathBuf {
+        behind(&self.store())
     }
 
     /// The directory that all its files are in.

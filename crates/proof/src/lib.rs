@@ -6,7 +6,7 @@
 //! tree, oracle, op    the reference model of a file system, and what can be done to it
 //! driver              random operations in both worlds, compared after every step
 //! block, ledger       writes that describe themselves, and what was acknowledged of them
-//! dice, person        replayable seeds, real users
+//! person              real users
 //! ```
 //!
 //! **Invariant**: everything goes through real sockets to a real process, and nothing here knows more about the
@@ -17,9 +17,9 @@
 #![forbid(unsafe_code)]
 
 mod block;
-mod dice;
 mod driver;
 mod fleet;
+mod found;
 mod host;
 mod ledger;
 mod meter;
@@ -30,9 +30,9 @@ mod raw;
 mod tree;
 
 pub use block::{Block, HEAD};
-pub use dice::{Dice, Seeded, is_root, pattern, rounds, skip};
 pub use driver::{Driver, Step};
 pub use fleet::Fleet;
+pub use forebay_dice::{Dice, Seeded, is_root, pattern, rounds, skip};
 pub use host::{By, Host, Plan, Seat};
 pub use ledger::{Fate, Ledger};
 pub use meter::Meter;

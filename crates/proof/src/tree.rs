@@ -52,6 +52,8 @@ pub enum Body {
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub(crate) nodes: Vec<Node>,
+    /// Directories show one link, which says that nobody counted.
+    pub(crate) hides_links: bool,
 }
 
 pub(crate) type Checked<T> = Result<T, ErrorKind>;
@@ -61,7 +63,8 @@ impl Tree {
     #[must_use]
     pub fn new(uid: u32, gid: u32, mode: u16) -> Tree {
         let body = Body::Dir { parent: ROOT, entries: BTreeMap::new() };
-        Tree { nodes: vec![Node { mode, uid, gid, xattrs: BTreeMap::new(), mtime: None, body }] }
+        let root = Node { mode, uid, gid, xattrs: BTreeMap::new(), mtime: None, body };
+        Tree { nodes: vec![root], hides_links: false }
     }
 
     /// A node.
@@ -128,6 +131,7 @@ impl Tree {
 
     fn links(&self, id: NodeId) -> u32 {
         let count = match &self.nodes[id].body {
+            Body::Dir { .. } if self.hides_links => 1,
             Body::Dir { entries, .. } => 2 + entries.values().filter(|&&child| self.is_dir(child)).count(),
             _ => {
                 // Directories that were removed are empty, so every entry is in the tree.

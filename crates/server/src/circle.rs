@@ -66,13 +66,13 @@ struct Seen {
 }
 
 impl Circle {
-    pub(crate) fn new(config: &Config, lines: &Lines) -> Circle {
+    pub(crate) fn new(config: &Config, lines: &Lines, policy_set: Stamp) -> Circle {
         let lambda = config.lambda;
         let age = (lambda * 4).max(LEAST_AGE);
         let known = Known {
             peers: Peers::new([config.server], tick(age)),
             arriving: HashMap::new(),
-            policy_set: Stamp(0),
+            policy_set,
             policies: HashMap::new(),
             shares: None,
             lines: lines.all().iter().map(|_| Seen::default()).collect(),
@@ -180,6 +180,9 @@ impl Service {
             known.policy_set = set;
             self.turns.set_policy(&theirs);
             tracing::info!(%server, policy = %theirs, "the policy was changed there");
+            if let Err(error) = self.standing.keep(&theirs, set) {
+                tracing::warn!(%error, "the new policy is followed, but will be forgotten when this server ends");
+            }
         }
         drop(known);
         self.circle.heard.notify_one();
@@ -187,12 +190,15 @@ impl Service {
     }
 
     /// Follows another policy, and tells the others; waits until they know, or for as long as is sensible.
-    pub(crate) async fn change_policy(&self, policy: &Policy) {
+    pub(crate) async fn change_policy(&self, policy: &Policy) -> Result<()> {
         {
             let mut known = self.circle.lock();
-            known.policy_set = self.store.data().now().max(Stamp(known.policy_set.0 + 1));
+            let set = self.store.data().now().max(Stamp(known.policy_set.0 + 1));
+            // What cannot be kept is not followed either.
+            self.standing.keep(policy, set)?;
+            known.policy_set = set;
             self.turns.set_policy(policy);
-            self.circle.hurry.send_replace(known.policy_set);
+            self.circle.hurry.send_replace(set);
         }
         self.circle.heard.notify_one();
         let all = async {
@@ -203,6 +209,7 @@ impl Service {
         if timeout(PATIENCE, all).await.is_err() {
             tracing::warn!("not every server could be told of the new policy; it will be when it is back");
         }
+        Ok(())
     }
 
     /// The jobs that are active here.

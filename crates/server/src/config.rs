@@ -35,6 +35,9 @@ pub struct Config {
     pub region: Option<Bytes>,
     /// What the regions live on.
     pub medium: Medium,
+    /// What stands behind the buffer, as `dir:PATH`; nothing if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
     /// Permission bits of the root directory of a new store: everybody may make files, and only the owner of one
     /// may remove it.
     pub root_mode: u16,
@@ -106,7 +109,7 @@ impl Belief {
 pub struct Limits {
     /// Connections of clients that have proved who they are.
     pub connections: usize,
-    /// Connections that are still in their handshake; more wait in the kernel's queue.
+    /// Connections that are in their handshake, of one user at most a quarter of them; more wait.
     pub handshakes: usize,
     /// Clients with a session.
     pub sessions: usize,
@@ -161,6 +164,7 @@ impl Default for Config {
             capacity: Bytes::mib(1024),
             region: None,
             medium: Medium::default(),
+            backend: None,
             root_mode: 0o1777,
             server: ServerId(0),
             socket: None,
@@ -341,6 +345,11 @@ impl Config {
         if let Some(peer) = self.peers.iter().find(|peer| host_and_port(peer).is_none()) {
             return invalid(format!("peers: \"{peer}\" is no address: write tcp:host:port"));
         }
+        if self.backend.is_some() && self.servers.len() > 1 {
+            return invalid(
+                "a service of several servers cannot stand before a back end yet: leave out one".to_owned(),
+            );
+        }
         if self.device_rate == Some(Bytes(0)) {
             return invalid("device_rate is 0: nothing could ever be done".to_owned());
         }
@@ -372,8 +381,9 @@ fn host_and_port(peer: &str) -> Option<&str> {
     (!host.is_empty() && port.parse::<u16>().is_ok()).then_some(place)
 }
 
-/// `/data/store` → `/data/store.sock`: the store's own directory is private, its socket is not.
-fn beside(store: &Path, suffix: &str) -> PathBuf {
+/// `/data/store` → `/data/store.sock`: the store's own directory holds nothing else, and is private.
+#[must_use]
+pub fn beside(store: &Path, suffix: &str) -> PathBuf {
     let mut path = store.as_os_str().to_owned();
     path.push(".");
     path.push(suffix);

@@ -79,21 +79,16 @@ fn begin(
     if let Request::Peer(asked) = request {
         return Ok(answer_peer(connection, id, &caller, *asked, tell, aside));
     }
-    let (service, class) = (&connection.service, class(&request));
+    let (service, class) = (&connection.service, class(&request, connection.service.union.is_some()));
     let entry = match class {
         Class::Urgent | Class::Data => {
             return Ok(Some((id, Some(answer(service.handle(&caller, &request))))));
         }
         Class::Peer | Class::Errand => None,
-        Class::Usual | Class::Slow => {
-            if let Err(error) = service.demand_joined() {
-                return Ok(Some((id, Some(Err(error)))));
-            }
-            match connection.job.enter(service.turns.price(0), service.store.data().now()) {
-                Ok(entry) => Some(entry),
-                Err(error) => return Ok(Some((id, Some(Err(error))))),
-            }
-        }
+        Class::Usual | Class::Slow | Class::Behind => match enter(connection) {
+            Ok(entry) => Some(entry),
+            Err(error) => return Ok(Some((id, Some(Err(error))))),
+        },
     };
     match (class, entry) {
         (Class::Usual, Some(Entry::Now(turn))) => {
@@ -124,6 +119,13 @@ fn begin(
     }
 }
 
+/// A place among those who wait for their turn, or a turn.
+fn enter(connection: &Connection) -> Result<Entry> {
+    let service = &connection.service;
+    service.demand_joined()?;
+    connection.job.enter(service.turns.price(0), service.store.data().now())
+}
+
 /// Answers another server on the spot, or sets its request aside.
 fn answer_peer(
     connection: &mut Connection,
@@ -135,7 +137,7 @@ fn answer_peer(
 ) -> Option<Finished> {
     let service = &connection.service;
     if let PeerRequest::Meet(meeting) = &asked {
-        let met = service.meet(caller, meeting);
+        let met = service.greet_server(caller, meeting);
         if met.is_ok() {
             connection.server = Some(meeting.server);
         }
@@ -213,7 +215,7 @@ async fn later(
             Ok(turn) => turn,
             Err(error) => return Some(Err(error)),
         };
-        if class != Class::Slow {
+        if class == Class::Usual {
             let handled = service.handle(&caller, &request);
             drop(turn);
             return match handled {
@@ -230,7 +232,11 @@ async fn later(
     if let Request::ReplaceServer { server } = &request {
         return Some(service.replace_server(&caller, *server));
     }
-    let Ok(_place) = service.syncs.acquire().await else { return Some(Err(ErrorKind::Busy.into())) };
+    let places = match (class, &service.union) {
+        (Class::Behind, Some(union)) => &union.waiting,
+        _ => &service.syncs,
+    };
+    let Ok(_place) = places.acquire().await else { return Some(Err(ErrorKind::Busy.into())) };
     let (work, who, asked) = (service.clone(), caller.clone(), request.clone());
     let done = tokio::task::spawn_blocking(move || work.handle(&who, &asked)).await;
     match done.unwrap_or_else(|_| Err(failed().into())) {

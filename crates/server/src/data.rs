@@ -6,14 +6,16 @@
 //! read and thrown away, so that the connection stays in step; an error inside the payload ends the connection.
 //!
 //! The way of a read: token, turn, pieces pinned in their regions, and from there to the socket, one turn for every
-//! slice.
+//! slice. Where a piece is behind, it is fetched first.
 
 use crate::connection::{Connection, Waited};
 use crate::link::gone;
 use crate::opens::Hold;
+use crate::pace::Pace;
 use crate::service::Caller;
 use crate::several::Stop;
-use crate::turns::{Pace, Turn};
+use crate::turns::Turn;
+use crate::union::Part;
 use forebay_model::{Access, Bytes, Error, ErrorKind, Result};
 use forebay_policy::{Cost, Route, Write, route};
 use forebay_store::{Filled, Grant, Piece, Place};
@@ -121,7 +123,10 @@ impl Connection {
         let turn = self.turn(self.service.turns.price(slice)).await?;
         let mut pace = self.pace(turn, slice, payload);
         let parts = self.receive(token, payload, &mut pace).await?;
-        let done = self.service.store.data().commit(token.file, place, parts, self.job.id())?;
+        let done = {
+            let _pass = caller.fence.pass()?;
+            self.service.store.data().commit(token.file, place, parts, self.job.id())?
+        };
         Ok(Some(Reply::Written { offset: done.offset }))
     }
 
@@ -153,7 +158,7 @@ impl Connection {
         while filled < space.len() {
             if pace.left() == 0 {
                 let slice = payload.left.min(self.service.turns.slice());
-                let turn = self.turn(Cost(u64::from(slice))).await?;
+                let turn = self.next_turn(pace, slice).await?;
                 *pace = self.pace(turn, slice, payload);
             }
             let end = space.len().min(filled + CHUNK.min(pace.left() as usize));
@@ -171,9 +176,23 @@ impl Connection {
 
     /// The pace for a slice of a payload. From now on somebody's reservation may wait for this peer: the time to fill
     /// it starts here, and again with every slice, because the peer cannot help having to wait for its turn.
-    fn pace(&self, turn: Turn, slice: u32, payload: &mut Payload) -> Pace {
+    fn pace(&self, mut turn: Turn, slice: u32, payload: &mut Payload) -> Pace {
         payload.deadline = self.deadline();
-        Pace::new(turn, slice, self.service.config.times.stall, payload.deadline)
+        let ahead = self.job.ahead(&mut turn, self.next_slice(payload.left - slice));
+        Pace::new(turn, ahead, slice, self.service.config.times.stall, payload.deadline)
+    }
+
+    /// What the next slice costs, if that much is left for it.
+    fn next_slice(&self, left: u32) -> Option<Cost> {
+        (left > 0).then(|| Cost(u64::from(left.min(self.service.turns.slice()))))
+    }
+
+    /// The turn for the next slice of a transfer.
+    async fn next_turn(&self, pace: &mut Pace, slice: u32) -> Result<Turn> {
+        match pace.next() {
+            Some(entry) => self.job.wait(entry).await,
+            None => self.turn(Cost(u64::from(slice))).await,
+        }
     }
 
     /// Space for a payload, or for the first part of it.
@@ -202,15 +221,30 @@ impl Connection {
         if pieces.is_empty() && self.service.is_directory(token.file) {
             return Err(Error::from(ErrorKind::IsDirectory).into());
         }
-        let (mut rest, total) = bytes_of(&pieces);
+        let mut taken = asked;
+        let parts = match pieces.iter().any(|piece| matches!(piece, Piece::Behind(_))) {
+            false => pieces.into_iter().map(Part::Here).collect(),
+            true => {
+                // The back end is waited for without the turn; another is taken for the bytes.
+                turn.spare(u64::from(asked));
+                drop(turn);
+                drop(pieces);
+                let parts = self.service.read_both(token.file, offset, len).await?;
+                taken = bytes_of(&parts).1.min(self.service.turns.slice());
+                turn = self.turn(Cost(u64::from(taken))).await?;
+                parts
+            }
+        };
+        let (mut rest, total) = bytes_of(&parts);
         self.outbox.announce(header.id, total).map_err(Failure::Broken)?;
         let mut slice = total.min(self.service.turns.slice());
-        turn.spare(u64::from(asked - slice));
+        turn.spare(u64::from(taken - slice));
         let mut left = total;
         loop {
             let some = cut(&mut rest, slice as usize);
             let times = self.service.config.times;
-            let mut pace = Pace::new(turn, slice, times.stall, Instant::now() + times.answer);
+            let ahead = self.job.ahead(&mut turn, self.next_slice(left - slice));
+            let mut pace = Pace::new(turn, ahead, slice, times.stall, Instant::now() + times.answer);
             self.outbox.send_data(&some, &mut pace).await.map_err(Failure::Broken)?;
             pace.moved(slice);
             self.job.read(u64::from(slice));
@@ -220,7 +254,7 @@ impl Connection {
             }
             slice = left.min(self.service.turns.slice());
             // The answer is on its way: an error can no longer be one.
-            turn = self.turn(Cost(u64::from(slice))).await.map_err(Failure::Broken)?;
+            turn = self.next_turn(&mut pace, slice).await.map_err(Failure::Broken)?;
         }
     }
 
@@ -319,16 +353,21 @@ impl Connection {
 }
 
 /// What was read as slices of memory, and how much it is.
-fn bytes_of(pieces: &[Piece]) -> (VecDeque<&[u8]>, u32) {
-    let (mut slices, mut total) = (VecDeque::with_capacity(pieces.len()), 0);
-    for piece in pieces {
-        match piece {
-            Piece::Bytes(view) => {
+fn bytes_of(parts: &[Part]) -> (VecDeque<&[u8]>, u32) {
+    let (mut slices, mut total) = (VecDeque::with_capacity(parts.len()), 0);
+    for part in parts {
+        match part {
+            Part::Here(Piece::Bytes(view)) => {
                 let bytes: &[u8] = view.as_ref();
                 total += bytes.len();
                 slices.push_back(bytes);
             }
-            Piece::Zeros(count) => {
+            Part::There(bytes) => {
+                total += bytes.len();
+                slices.push_back(bytes);
+            }
+            Part::Here(Piece::Behind(span)) => unreachable!("{span} was read from behind"),
+            Part::Here(Piece::Zeros(count)) => {
                 let mut left = *count as usize;
                 total += left;
                 while left > 0 {

@@ -1,15 +1,17 @@
 //! The life of a server: it opens its store, listens, serves, and leaves everything in order.
 
 use crate::config::{Config, Medium};
+use crate::hall::Hall;
 use crate::members::Fixed;
 use crate::service::{Service, stopped};
 use crate::several::Joining;
-use crate::transport::Listener;
+use crate::transport::{Listener, Vouch};
 use crate::{circle, connection, several};
-use forebay_backend::{Backend, Nothing};
+use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, Gid, Members, Result, Uid};
 use forebay_store::{Root, Store, StoreConfig};
 use forebay_wire::Standing;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +19,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 /// Fewest threads: calls of the metadata store are made in them, and one that stalls must not stop the others.
@@ -70,7 +72,8 @@ impl Server {
     /// Opens or makes the store, and serves it. Blocks until clients can connect, which
     /// recovery may delay.
     pub fn start(config: Config) -> Result<Running> {
-        Server::start_before(config, Arc::new(Nothing))
+        let backend = config.backend.as_deref().map(forebay_backend::open).transpose()?;
+        start(config, backend, None)
     }
 
     /// Starts so many servers of one service in this process (see [`Config::several`]), and waits until they serve.
@@ -81,10 +84,11 @@ impl Server {
             true => std::net::TcpListener::bind(config.listen).map(Some),
             false => Ok(None),
         };
-        let bound = configs.iter().map(bind).collect::<std::io::Result<Vec<_>>>().map_err(no_port)?;
+        let bound =
+            configs.iter().map(bind).collect::<std::io::Result<Vec<_>>>().map_err(|error| no_port(&error))?;
         for (config, listener) in configs.iter_mut().zip(&bound) {
             if let Some(listener) = listener {
-                config.listen = listener.local_addr().map_err(no_port)?;
+                config.listen = listener.local_addr().map_err(|error| no_port(&error))?;
             }
         }
         if count > 1 {
@@ -93,7 +97,7 @@ impl Server {
         }
         let mut running = Vec::new();
         for (config, listener) in configs.into_iter().zip(bound) {
-            running.push(start(config, Arc::new(Nothing), listener)?);
+            running.push(start(config, None, listener)?);
         }
         running.iter().try_for_each(|server| server.wait_until_joined(JOINING))?;
         Ok(running)
@@ -101,20 +105,21 @@ impl Server {
 
     /// The same, in front of a back end.
     pub fn start_before(config: Config, backend: Arc<dyn Backend>) -> Result<Running> {
-        start(config, backend, None)
+        start(config, Some(backend), None)
     }
 }
 
-fn no_port(error: std::io::Error) -> Error {
+fn no_port(error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Unreachable, format!("cannot listen on a free port: {error}"))
 }
 
 fn start(
     config: Config,
-    backend: Arc<dyn Backend>,
+    backend: Option<Arc<dyn Backend>>,
     listener: Option<std::net::TcpListener>,
 ) -> Result<Running> {
     config.check()?;
+    more_descriptors();
     let begin = Instant::now();
     let members = config.members()?;
     let store = Store::open_or_create(&store_config(&config, &members))?;
@@ -189,6 +194,13 @@ fn join(thread: JoinHandle<Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the server panicked")))
 }
 
+/// Every connection and every file of a region takes a descriptor: a server uses as many as it may.
+fn more_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where that is refused, connections are refused a little earlier.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 fn store_config(config: &Config, members: &Members) -> StoreConfig {
     let owner = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
     StoreConfig {
@@ -257,9 +269,8 @@ async fn serve(
 
     let (alive, mut all_gone) = tokio::sync::mpsc::channel::<()>(1);
     for listener in listeners {
-        // A limit for each way in: strangers on the network do not keep this machine's users out.
-        let handshakes = Arc::new(Semaphore::new(config.limits.handshakes));
-        tokio::spawn(accept(service.clone(), listener, handshakes, alive.clone()));
+        let hall = Hall::new(config.limits.handshakes, config.limits.connections);
+        tokio::spawn(accept(service.clone(), listener, hall, alive.clone()));
     }
     tokio::spawn(sweep(service.clone()));
     tokio::spawn(remember(service.clone()));
@@ -296,35 +307,51 @@ fn connect(service: &Arc<Service>) {
     }
 }
 
-/// Lets peers in. No more than the limit are in their handshake; the others wait in the kernel's queue.
+/// Lets peers in, as far as there is room for them.
 async fn accept(
     service: Arc<Service>,
     listener: Listener,
-    handshakes: Arc<Semaphore>,
+    hall: Arc<Hall>,
     alive: tokio::sync::mpsc::Sender<()>,
 ) {
     let mut stopping = service.stopping();
     loop {
         let next = async {
-            let permit = handshakes.clone().acquire_owned().await;
-            (listener.accept().await, permit)
+            let room = hall.room().await;
+            (listener.accept().await, room)
         };
-        tokio::select! {
-            (accepted, permit) = next => match accepted {
-                Ok(transport) => {
-                    let (service, alive) = (service.clone(), alive.clone());
-                    tokio::spawn(async move {
-                        connection::serve(service, transport, permit).await;
-                        drop(alive);
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    sleep(AFTER_FAILURE).await;
-                }
-            },
+        let (accepted, room) = tokio::select! {
+            next = next => next,
             () = stopped(&mut stopping) => return,
-        }
+        };
+        let transport = match accepted {
+            Ok(transport) => transport,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                sleep(AFTER_FAILURE).await;
+                continue;
+            }
+        };
+        let vouch = match transport.vouch() {
+            Ok(vouch) => vouch,
+            Err(error) => {
+                tracing::debug!(%error, "a peer left before anything was known about it");
+                continue;
+            }
+        };
+        let user = match &vouch {
+            Vouch::Kernel(identity) => Some(identity.uid.0),
+            Vouch::Key => None,
+        };
+        let Some(place) = hall.enter(room, user) else {
+            tracing::info!(?user, "too many connections of one user wait to be let in: one was closed");
+            continue;
+        };
+        let (service, alive) = (service.clone(), alive.clone());
+        tokio::spawn(async move {
+            connection::serve(service, transport, vouch, place).await;
+            drop(alive);
+        });
     }
 }
 

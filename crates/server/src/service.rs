@@ -2,6 +2,7 @@
 
 use crate::circle::Circle;
 use crate::config::Config;
+use crate::fence::{Fence, Fences};
 use crate::grace::Grace;
 use crate::history::History;
 use crate::jobs::Jobs;
@@ -10,10 +11,12 @@ use crate::members::Membership;
 use crate::opens::{Afterwards, Opens};
 use crate::session::{Session, Sessions};
 use crate::several::{self, Afar, Helps, Joining, Leases, Lines, is_afar};
+use crate::standing::Standing;
 use crate::turns::{Rules, Turns};
+use crate::union::Union;
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Stamp, Uid};
-use forebay_policy::share::Tariff;
+use forebay_policy::share::{Policy, Tariff};
 use forebay_policy::{Cost, Mode};
 use forebay_store::{Batch, Body, Extent, Store};
 use forebay_wire::Key;
@@ -30,10 +33,12 @@ const SEAL: &[u8] = b"k";
 pub(crate) struct Service {
     pub(crate) config: Config,
     pub(crate) store: Arc<Store>,
-    pub(crate) backend: Arc<dyn Backend>,
+    /// What stands behind, if anything does.
+    pub(crate) union: Option<Arc<Union>>,
     pub(crate) members: Box<dyn Membership>,
     pub(crate) turns: Arc<Turns>,
     pub(crate) circle: Circle,
+    pub(crate) standing: Standing,
     pub(crate) lines: Lines,
     pub(crate) joining: Arc<Joining>,
     pub(crate) leases: Arc<Leases>,
@@ -43,6 +48,7 @@ pub(crate) struct Service {
     /// Whether this is the only server of its service.
     alone: bool,
     pub(crate) sessions: Sessions,
+    pub(crate) fences: Arc<Fences>,
     pub(crate) opens: Arc<Opens>,
     pub(crate) grace: Grace,
     pub(crate) jobs: Jobs,
@@ -71,6 +77,8 @@ pub(crate) struct Caller {
     pub(crate) who: Identity,
     /// The client.
     pub(crate) session: Arc<Session>,
+    /// The connection, which the client may have given up.
+    pub(crate) fence: Arc<Fence>,
     /// Whether the connection belongs to root or the service's owner.
     pub(crate) privileged: bool,
     /// Whether it comes from this machine.
@@ -83,11 +91,12 @@ impl Service {
     pub(crate) fn new(
         config: Config,
         (store, opening): (Store, Duration),
-        backend: Arc<dyn Backend>,
+        backend: Option<Arc<dyn Backend>>,
         members: Box<dyn Membership>,
     ) -> Result<Service> {
         let limits = config.limits;
         let store = Arc::new(store);
+        let union = backend.map(|backend| Arc::new(Union::new(backend, store.meta().clone())));
         let list = members.members();
         let alone = list.is_single();
         let joining = Arc::new(Joining::open(&store, config.server, &list)?);
@@ -97,18 +106,21 @@ impl Service {
             store.names().join(list.clone(), Box::new(move |server| leases.hold(server)))?;
         }
         let afar = Arc::new(Afar::default());
-        let undertaker = Undertaker { store: store.clone(), afar: afar.clone(), alone };
+        let undertaker = Undertaker { store: store.clone(), union: union.clone(), afar: afar.clone(), alone };
         let opens = Opens::new(limits.opens, Box::new(undertaker));
         let lines = Lines::new(config.server, &list, &config.peers);
         let key = key::open_or_create(&config.key_path())?;
         let grace = Grace::begin(&opens, store.names().orphans()?, store.names().first_id());
-        let turns = Turns::new(rules(&config, &key::random()?));
-        Ok(Service {
+        let now = store.data().now();
+        let (standing, policy, set) = Standing::open(store.meta().clone(), &config.policy, now)?;
+        let turns = Turns::new(rules(&config, policy, &key::random()?));
+        let service = Service {
             seal: if alone { seal(&store)? } else { key.key.for_tokens() },
             key,
-            backend,
+            union,
             members,
-            circle: Circle::new(&config, &lines),
+            circle: Circle::new(&config, &lines, set),
+            standing,
             lines,
             joining,
             leases,
@@ -116,6 +128,7 @@ impl Service {
             tasks: Semaphore::new(several::TASKS),
             alone,
             sessions: Sessions::new(limits.sessions, limits.session_opens),
+            fences: Arc::default(),
             opens,
             grace,
             jobs: Jobs::new(limits.jobs, config.trust.trust(), turns.clone()),
@@ -131,7 +144,9 @@ impl Service {
             began: store.data().now(),
             store,
             config,
-        })
+        };
+        service.resume_behind()?;
+        Ok(service)
     }
 
     /// Whether this is the only server of its service.
@@ -168,21 +183,13 @@ impl Service {
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()
     }
-
-    /// Asks the back end, which may take its time.
-    pub(crate) fn behind<T>(&self, ask: impl FnOnce(&dyn Backend) -> Result<T>) -> Result<T> {
-        match self.backend.exists() {
-            true => tokio::task::block_in_place(|| ask(&*self.backend)),
-            false => ask(&*self.backend),
-        }
-    }
 }
 
 /// The rules of turns that a configuration asks for.
-fn rules(config: &Config, seed: &[u8; 32]) -> Rules {
+fn rules(config: &Config, policy: Policy, seed: &[u8; 32]) -> Rules {
     let (seed, _) = seed.split_first_chunk::<8>().expect("32 bytes");
     Rules {
-        policy: config.policy.clone(),
+        policy,
         discipline: config.scheduler,
         device: config.device_rate,
         tariff: Tariff { operation: Cost(config.operation_cost.0) },
@@ -220,6 +227,7 @@ fn seal(store: &Store) -> Result<Key> {
 /// Settles files after their last close, and removes those without a name.
 struct Undertaker {
     store: Arc<Store>,
+    union: Option<Arc<Union>>,
     afar: Arc<Afar>,
     alone: bool,
 }
@@ -252,8 +260,14 @@ impl Afterwards for Undertaker {
             self.afar.bury_later(file);
             return false;
         }
-        let buried = self.store.names().bury(file).and_then(|batch| self.store.data().delete(file, batch));
-        if let Err(error) = buried {
+        let bury = || {
+            let mut batch = self.store.names().bury(file)?;
+            if let Some(union) = &self.union {
+                union.bury(file, &mut batch)?;
+            }
+            self.store.data().delete(file, batch)
+        };
+        if let Err(error) = bury() {
             tracing::error!(%file, %error, "a file without a name could not be removed; the next start will do it");
         }
         true

@@ -13,6 +13,7 @@
 mod at_rest;
 mod data;
 mod files;
+mod fuzz;
 mod inspect;
 mod meta;
 mod names;
@@ -25,12 +26,14 @@ pub use data::{
     MAX_FILE, NoRings, Piece, Place, RecordView, Recovery, Start,
 };
 pub use files::Medium;
+pub use forebay_model::{RenameMode, XattrMode};
+pub use fuzz::fuzz;
 pub use inspect::{Inspection, RegionView, capacity_of, inspect};
 pub use meta::{Batch, Fault, FjallKv, Kv, MemoryKv, Visit};
 pub use names::{
-    Ask, Attempt, Body, Carried, DirCopy, Entry, Extent, Facts, Fate, Found, Heard, Inode, InodePart,
-    IntentId, Leased, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, Next, Obstacle, Op, Part, Prepare,
-    Question, RenameMode, Root, Share, Sticky, Stopped, Target, Task, Told, Unlinked, Verdict, Walked,
-    Withdrawal, XattrMode, check, check_all, repair,
+    Arrival, Ask, Attempt, Body, Carried, DirCopy, Entry, Extent, Facts, Fate, Found, Heard, Inode,
+    InodePart, IntentId, Leased, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, Next, Obstacle, Op,
+    Part, Prepare, Question, Renamed, Root, Share, Sticky, Stopped, Target, Task, Told, Unlinked, Verdict,
+    Walked, Withdrawal, check, check_all, repair,
 };
 pub use store::{Store, StoreConfig};

@@ -97,4 +97,6 @@ pub struct Welcome {
     pub session_millis: u64,
     /// The server's own proof, where a challenge was made.
     pub seal: Option<[u8; 32]>,
+    /// What the connection is called when it is given up: see [`Request::Abandon`](crate::Request::Abandon).
+    pub connection: u64,
 }

@@ -3,8 +3,8 @@
 use crate::peer::{PeerReply, PeerRequest};
 use crate::status::{Exchange, Sample, Sharing, Status};
 use forebay_model::{
-    Access, Attr, Change, Error, FileId, FileKind, Identity, Layout, Name, ServerId, Special, Striping, Uid,
-    Usage,
+    Access, Attr, Change, Error, FileId, FileKind, Identity, Layout, Name, RenameMode, ServerId, Special,
+    Striping, Uid, Usage, XattrMode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -65,28 +65,6 @@ pub enum IfExists {
     Truncate,
     /// Refuse.
     Refuse,
-}
-
-/// How [`Request::SetXattr`] treats an attribute that is or is not there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum XattrMode {
-    /// Create or replace.
-    Any,
-    /// Only create.
-    Create,
-    /// Only replace.
-    Replace,
-}
-
-/// How [`Request::Rename`] treats the target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum RenameMode {
-    /// Replace a file or an empty directory, as `rename` does.
-    Replace,
-    /// Refuse when the target exists.
-    NoReplace,
-    /// Swap the two.
-    Exchange,
 }
 
 /// What can be asked. `Write` and `Read` travel on data connections, everything else on control connections.
@@ -368,6 +346,12 @@ pub enum Request {
     },
     /// What only servers ask each other.
     Peer(Box<PeerRequest>),
+    /// Gives up another connection of this client: what was asked there and is not answered changes nothing from the
+    /// answer on.
+    Abandon {
+        /// As its welcome called it.
+        connection: u64,
+    },
 }
 
 /// What can be answered.

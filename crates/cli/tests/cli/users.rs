@@ -9,6 +9,11 @@ const NOBODY: u32 = 65_534;
 
 /// Runs the binary as an ordinary user with this home.
 fn as_nobody(world: &World, home: &Path, args: &[&str]) -> Ran {
+    run(as_nobody_command(world, home, args))
+}
+
+/// The binary as an ordinary user with this home.
+pub(crate) fn as_nobody_command(world: &World, home: &Path, args: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     let user = NOBODY.to_string();
     command
@@ -16,11 +21,11 @@ fn as_nobody(world: &World, home: &Path, args: &[&str]) -> Ran {
         .arg(world.path("forebay"))
         .args(args);
     command.current_dir(home).env_clear().env("PATH", "/usr/bin:/bin").env("HOME", home).stdin(Stdio::null());
-    run(command)
+    command
 }
 
 /// A home for an ordinary user, and a copy of the binary where that user can run it; none where we cannot be another.
-fn home(world: &World) -> Option<std::path::PathBuf> {
+pub(crate) fn home(world: &World) -> Option<std::path::PathBuf> {
     let able = Command::new("setpriv").arg("--version").stdout(Stdio::null()).status().is_ok();
     if !rustix::process::geteuid().is_root() || !able {
         skip("tests as another user: they need root and setpriv");

@@ -3,8 +3,10 @@
 //! Needs a C compiler and, for some tests, Debian's `fio`, `git`, `python3`, `rsync` and `sqlite3`; what is missing is
 //! skipped aloud.
 
+mod dispatch;
 mod exerciser;
 mod programs;
 mod sharing;
+mod symbols;
 mod tools;
 mod world;

@@ -11,6 +11,7 @@ use forebay_wire::{
     Welcome, body, client_proof, frame, server_proof,
 };
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -55,6 +56,8 @@ pub(crate) struct World {
     pub(crate) max_payload: u32,
     pub(crate) session_millis: u64,
     pub(crate) file: Mutex<Vec<u8>>,
+    /// The next connection's name.
+    pub(crate) connections: AtomicU64,
     /// What was asked: the channel and the first word of the request, payload or not.
     pub(crate) log: Mutex<Vec<String>>,
 }
@@ -70,6 +73,7 @@ impl World {
             max_payload: 64 << 10,
             session_millis: 600_000,
             file: Mutex::new(Vec::new()),
+            connections: AtomicU64::new(1),
             log: Mutex::new(Vec::new()),
         }
     }
@@ -199,6 +203,7 @@ async fn greet(
         members: world.members.clone(),
         session_millis: world.session_millis,
         seal: None,
+        connection: world.connections.fetch_add(1, Ordering::Relaxed),
     };
     let mut out = Vec::new();
     match &world.greet {

@@ -3,7 +3,6 @@
 use crate::helper;
 use forebay_client::blocking::Client;
 use forebay_model::Striping;
-use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -20,15 +19,9 @@ pub(crate) struct World {
     mounts: Vec<(Child, PathBuf)>,
 }
 
-/// Writes down that something could not be tested, where the suite wants to know, and says so.
-#[expect(clippy::print_stderr, reason = "a test that does not run says so")]
+/// Says aloud that something could not be tested here.
 pub(crate) fn skip(why: &str) {
-    let line = format!("skipped: mount: {why}");
-    eprintln!("{line}");
-    if let Some(path) = std::env::var_os("FOREBAY_SKIP_LOG") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        file.and_then(|mut file| writeln!(file, "{line}")).expect("the list of skipped tests can be written");
-    }
+    forebay_dice::skip("mount", why);
 }
 
 /// Whether this machine can mount; says so where it cannot.

@@ -15,6 +15,7 @@ const LEAST_STRIPE: u64 = 64 << 10;
 impl Service {
     pub(super) fn get_attr(&self, caller: &Caller, file: FileId) -> Handled {
         self.reach(caller, file)?;
+        self.refresh(file)?;
         let inode = self.store.names().settled(file).map_err(vanished)?;
         Ok(Reply::Attr(self.attr(caller, file, &inode)?))
     }
@@ -71,8 +72,7 @@ impl Service {
             }
         }
         self.shed_set_id(caller, hold)?;
-        self.store.data().truncate(file, size, Batch::default())?;
-        self.behind(|backend| backend.truncate(file, size))?;
+        self.cut_both(file, size)?;
         Ok(Reply::Done)
     }
 
@@ -147,12 +147,12 @@ impl Service {
 
     pub(super) fn get_xattr(&self, caller: &Caller, file: FileId, name: &Name) -> Handled {
         self.reach(caller, file)?;
-        Ok(self.store.names().get_xattr(&caller.who, file, name).map(Reply::Value).map_err(vanished)?)
+        self.store.names().get_xattr(&caller.who, file, name).map(Reply::Value).map_err(vanished)
     }
 
     pub(super) fn list_xattr(&self, caller: &Caller, file: FileId) -> Handled {
         self.reach(caller, file)?;
-        Ok(self.store.names().list_xattrs(&caller.who, file).map(Reply::Names).map_err(vanished)?)
+        self.store.names().list_xattrs(&caller.who, file).map(Reply::Names).map_err(vanished)
     }
 
     pub(super) fn set_xattr(
@@ -165,11 +165,6 @@ impl Service {
     ) -> Handled {
         self.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
-        let mode = match mode {
-            XattrMode::Any => forebay_store::XattrMode::Any,
-            XattrMode::Create => forebay_store::XattrMode::Create,
-            XattrMode::Replace => forebay_store::XattrMode::Replace,
-        };
         done(self.store.names().set_xattr(&caller.who, file, name, value, mode, self.now()))
     }
 

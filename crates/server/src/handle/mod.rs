@@ -22,7 +22,7 @@ pub(crate) use open::SET_ID;
 use crate::members::check_maker;
 use crate::service::{Caller, Service};
 use crate::several::{Handled, Stop, is_afar};
-use forebay_model::{Attr, Error, ErrorKind, FileId, Stamp};
+use forebay_model::{Attr, Error, ErrorKind, FileId, FileKind, Stamp};
 use forebay_store::{Body, Facts, Inode};
 use forebay_wire::{Reply, Request};
 
@@ -37,22 +37,28 @@ pub(crate) enum Class {
     Usual,
     /// In its turn, and it waits for a device.
     Slow,
+    /// In its turn, and it may wait for the back end.
+    Behind,
     /// At once and without a turn: another server asks.
     Peer,
     /// On a data connection only.
     Data,
 }
 
-/// How a request is served.
-pub(crate) fn class(request: &Request) -> Class {
+/// How a request is served by a server that has something behind it, or has not.
+pub(crate) fn class(request: &Request, behind: bool) -> Class {
     match request {
-        Request::Ping | Request::Status | Request::Shutdown | Request::GetPolicy | Request::Exchange(_) => {
-            Class::Urgent
-        }
+        Request::Ping
+        | Request::Status
+        | Request::Shutdown
+        | Request::GetPolicy
+        | Request::Exchange(_)
+        | Request::Abandon { .. } => Class::Urgent,
         Request::SetPolicy { .. } | Request::ReplaceServer { .. } => Class::Errand,
         Request::Peer(_) => Class::Peer,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
+        _ if behind => Class::Behind,
         _ => Class::Usual,
     }
 }
@@ -60,6 +66,11 @@ pub(crate) fn class(request: &Request) -> Class {
 impl Service {
     /// Does what is asked.
     pub(crate) fn handle(&self, caller: &Caller, request: &Request) -> Handled {
+        // Nothing else changes what a later request could meet.
+        let _pass = match class(request, self.union.is_some()) {
+            Class::Usual | Class::Behind => Some(caller.fence.pass()?),
+            Class::Urgent | Class::Errand | Class::Slow | Class::Peer | Class::Data => None,
+        };
         match *request {
             Request::Ping => Ok(Reply::Done),
             Request::Walk { dir, ref path, follow } => self.walk(caller, dir, path, follow),
@@ -109,6 +120,10 @@ impl Service {
             }
             Request::GetPolicy => Ok(Reply::Sharing(Box::new(self.sharing()))),
             Request::Exchange(ref told) => self.hear(caller, told.clone()),
+            Request::Abandon { connection } => {
+                self.fences.close(caller.session.owner(), connection);
+                Ok(Reply::Done)
+            }
             Request::Write { .. } | Request::Read { .. } => {
                 Err(Error::new(ErrorKind::Protocol, "reads and writes travel on data connections").into())
             }
@@ -127,6 +142,7 @@ impl Service {
         if caller.session.holds(file, caller.who.uid) {
             return Ok(());
         }
+        self.refresh_above(file)?;
         // A name would have been looked up: an id that leads nowhere is one that has gone.
         self.store.names().reach(&caller.who, file).map_err(|stopped| match Stop::from(stopped) {
             Stop::Failed(miss)
@@ -164,7 +180,12 @@ impl Service {
             },
             Body::Symlink { .. } | Body::Special { .. } => Facts::default(),
         };
-        Ok(inode.attr(file, &facts))
+        let mut attr = inode.attr(file, &facts);
+        if self.union.is_some() && attr.kind == FileKind::Directory {
+            // How many directories are in it behind is only known to who lists it: one says that nobody counted.
+            attr.links = 1;
+        }
+        Ok(attr)
     }
 
     fn now(&self) -> Stamp {

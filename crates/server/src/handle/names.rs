@@ -2,8 +2,8 @@
 
 use crate::members::check_maker;
 use crate::service::{Caller, Service};
-use crate::several::{Handled, Stop, rename_mode};
-use forebay_backend::Place;
+use crate::several::{Handled, Stop};
+use crate::union::Spot;
 use forebay_model::{Access, Attr, Error, ErrorKind, FileId, FileKind, Name, Result, Special, Time, may};
 use forebay_store::{DirCopy, Facts, Fate, Inode, Obstacle, Unlinked, Walked};
 use forebay_wire::{Entry, Known, RenameMode, Reply};
@@ -18,18 +18,31 @@ impl Service {
     }
 
     fn walk_from(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Handled {
-        match self.store.names().walk(&caller.who, dir, path, follow).map_err(Stop::from) {
-            Ok(Walked::Found(file, inode)) => Ok(Reply::Found(self.attr(caller, file, &inode)?)),
-            Ok(Walked::Link { dir, target, rest }) => Ok(Reply::Link { dir, target, rest }),
-            Ok(Walked::At { dir, file, rest }) => Ok(Reply::At { dir, file, rest }),
-            Ok(Walked::Elsewhere { dir, rest }) => Ok(Reply::Elsewhere { dir, rest }),
-            Err(Stop::Failed(miss)) if miss.kind() == ErrorKind::NotFound => {
-                match self.behind(|backend| backend.find(Place { dir, path }))? {
-                    Some(attr) => Ok(Reply::Found(attr)),
-                    None => Err(self.missed(dir, path, miss).into()),
+        match self.walk_both(caller, dir, path, follow)? {
+            Walked::Found(file, inode) => Ok(Reply::Found(self.attr(caller, file, &inode)?)),
+            Walked::Link { dir, target, rest } => Ok(Reply::Link { dir, target, rest }),
+            Walked::At { dir, file, rest } => Ok(Reply::At { dir, file, rest }),
+            Walked::Elsewhere { dir, rest } => Ok(Reply::Elsewhere { dir, rest }),
+        }
+    }
+
+    /// Walks here, and where that leads no further, behind.
+    fn walk_both(&self, caller: &Caller, dir: FileId, path: &[u8], follow: bool) -> Result<Walked, Stop> {
+        let mut looked_again = None;
+        loop {
+            match self.store.names().walk(&caller.who, dir, path, follow).map_err(Stop::from) {
+                // What was met behind may have changed since.
+                Ok(Walked::Found(file, _)) if self.union.is_some() && looked_again != Some(file) => {
+                    looked_again = Some(file);
+                    self.refresh(file)?;
                 }
+                Err(Stop::Failed(miss)) if miss.kind() == ErrorKind::NotFound => {
+                    if !self.meet_on_path(&caller.who, dir, path)? {
+                        return Err(self.missed(dir, path, miss).into());
+                    }
+                }
+                walked => return walked,
             }
-            Err(stop) => Err(stop),
         }
     }
 
@@ -51,6 +64,13 @@ impl Service {
         }
     }
 
+    fn missed_in(&self, dir: FileId, stop: Stop) -> Stop {
+        match stop {
+            Stop::Failed(miss) if miss.kind() == ErrorKind::NotFound => self.missed(dir, b"", miss).into(),
+            stop => stop,
+        }
+    }
+
     /// What is not here may have been here before the store was lost.
     fn missed(&self, dir: FileId, path: &[u8], miss: Error) -> Error {
         let may_be_lost = match path.contains(&b'/') {
@@ -66,6 +86,7 @@ impl Service {
 
     pub(super) fn make_dir(&self, caller: &Caller, dir: FileId, name: &Name, mode: u16) -> Handled {
         self.reach(caller, dir)?;
+        self.meet(dir, name)?;
         let (file, inode) = self.store.names().make_dir(&caller.who, dir, name, mode, self.now())?;
         Ok(Reply::Attr(self.new_attr(file, &inode)?))
     }
@@ -79,6 +100,7 @@ impl Service {
         special: Special,
     ) -> Handled {
         self.reach(caller, dir)?;
+        self.meet(dir, name)?;
         let made = self.store.names().make_special(&caller.who, dir, name, mode, special, self.now());
         let (file, inode) = made?;
         Ok(Reply::Attr(self.new_attr(file, &inode)?))
@@ -86,6 +108,7 @@ impl Service {
 
     pub(super) fn symlink(&self, caller: &Caller, dir: FileId, name: &Name, target: &[u8]) -> Handled {
         self.reach(caller, dir)?;
+        self.meet(dir, name)?;
         let (file, inode) = self.store.names().symlink(&caller.who, dir, name, target, self.now())?;
         Ok(Reply::Attr(self.new_attr(file, &inode)?))
     }
@@ -101,6 +124,7 @@ impl Service {
 
     pub(super) fn link(&self, caller: &Caller, file: FileId, dir: FileId, name: &Name) -> Handled {
         self.reach(caller, dir)?;
+        self.meet(dir, name)?;
         if self.members.members().authority(file) != self.config.server {
             return Err(Stop::Names(Obstacle::Several));
         }
@@ -115,44 +139,28 @@ impl Service {
 
     pub(super) fn read_link(&self, caller: &Caller, file: FileId) -> Handled {
         self.reach(caller, file)?;
-        Ok(self.store.names().read_link(file).map(Reply::Target).map_err(super::vanished)?)
+        self.store.names().read_link(file).map(Reply::Target).map_err(super::vanished)
     }
 
     pub(super) fn unlink(&self, caller: &Caller, dir: FileId, name: &Name) -> Handled {
         self.reach(caller, dir)?;
-        let here = self.store.names().unlink(&caller.who, dir, name, self.now());
-        self.removed(dir, here.map_err(Stop::from), || {
-            self.behind(|backend| backend.unlink(place(dir, name)))
-        })
+        let unlinked = self.unlink_both(caller, Spot { dir, name }, false);
+        self.removed(dir, unlinked)
     }
 
     pub(super) fn remove_dir(&self, caller: &Caller, dir: FileId, name: &Name) -> Handled {
         self.reach(caller, dir)?;
-        let here = self.store.names().remove_dir(&caller.who, dir, name, self.now());
-        self.removed(dir, here.map_err(Stop::from), || {
-            self.behind(|backend| backend.remove_dir(place(dir, name)))
-        })
+        let removed = self.unlink_both(caller, Spot { dir, name }, true);
+        self.removed(dir, removed)
     }
 
-    /// What is here is removed first, because here the caller's rights are checked; then what is behind. What is
-    /// in neither place was not found.
-    fn removed(
-        &self,
-        dir: FileId,
-        here: Result<Unlinked, Stop>,
-        behind: impl FnOnce() -> Result<bool>,
-    ) -> Handled {
-        match here {
+    fn removed(&self, dir: FileId, removed: Result<Unlinked, Stop>) -> Handled {
+        match removed {
             Ok(unlinked) => {
                 self.unlinked(&unlinked);
-                behind()?;
                 Ok(Reply::Done)
             }
-            Err(Stop::Failed(miss)) if miss.kind() == ErrorKind::NotFound => match behind()? {
-                true => Ok(Reply::Done),
-                false => Err(self.missed(dir, b"", miss).into()),
-            },
-            Err(stop) => Err(stop),
+            Err(stop) => Err(self.missed_in(dir, stop)),
         }
     }
 
@@ -165,20 +173,13 @@ impl Service {
     ) -> Handled {
         self.reach(caller, dir)?;
         self.reach(caller, to_dir)?;
-        let here =
-            self.store.names().rename(&caller.who, dir, name, to_dir, to_name, rename_mode(mode), self.now());
-        let behind = || self.behind(|backend| backend.rename(place(dir, name), place(to_dir, to_name)));
-        match here.map_err(Stop::from) {
+        let (from, to) = (Spot { dir, name }, Spot { dir: to_dir, name: to_name });
+        match self.rename_both(caller, from, to, mode) {
             Ok(replaced) => {
                 replaced.iter().for_each(|unlinked| self.unlinked(unlinked));
-                behind()?;
                 Ok(Reply::Done)
             }
-            Err(Stop::Failed(miss)) if miss.kind() == ErrorKind::NotFound => match behind()? {
-                true => Ok(Reply::Done),
-                false => Err(self.missed(dir, b"", miss).into()),
-            },
-            Err(stop) => Err(stop),
+            Err(stop) => Err(self.missed_in(dir, stop)),
         }
     }
 
@@ -199,9 +200,12 @@ impl Service {
     ) -> Handled {
         self.reach(caller, dir)?;
         let limit = limit.clamp(1, MOST_ENTRIES) as usize;
+        if cookie == 0 && self.union.is_some() && self.may(caller, dir, Access::READ)? {
+            self.survey(dir)?;
+        }
         let (listed, next) = self.store.names().read_dir(&caller.who, dir, cookie, limit)?;
         // Names are for those who may read a directory, attributes for those who may search it.
-        let plus = plus && self.may_search(caller, dir)?;
+        let plus = plus && self.may(caller, dir, Access::EXECUTE)?;
         let mut entries = Vec::with_capacity(listed.len());
         for entry in listed {
             let attr = if plus { self.attr_if_there(caller, entry.file)? } else { None };
@@ -211,7 +215,7 @@ impl Service {
         Ok(Reply::Entries { entries, next })
     }
 
-    fn may_search(&self, caller: &Caller, dir: FileId) -> Result<bool, Stop> {
+    fn may(&self, caller: &Caller, dir: FileId, access: Access) -> Result<bool, Stop> {
         let DirCopy { mode, uid, gid, .. } = self.store.names().dir(dir)?;
         let (kind, time) = (FileKind::Directory, Time::default());
         let (links, size, buffered) = (0, 0, 0);
@@ -228,7 +232,7 @@ impl Service {
             mtime: time,
             ctime: time,
         };
-        Ok(may(&caller.who, &itself, Access::EXECUTE))
+        Ok(may(&caller.who, &itself, access))
     }
 
     /// Attributes of an entry that may have gone since it was listed; none if other servers would have to be asked.
@@ -243,8 +247,4 @@ impl Service {
             Err(error) => Err(error.into()),
         }
     }
-}
-
-fn place(dir: FileId, name: &Name) -> Place<'_> {
-    Place { dir, path: name.as_bytes() }
 }

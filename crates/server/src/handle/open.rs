@@ -24,6 +24,7 @@ pub(crate) const SET_ID: u16 = 0o6000;
 impl Service {
     pub(super) fn open(&self, caller: &Caller, file: FileId, access: Access, truncate: bool) -> Handled {
         self.reach(caller, file)?;
+        self.refresh(file)?;
         let hold = Arc::new(self.opens.hold(file)?);
         let inode = self.store.names().check_open(&caller.who, file, access).map_err(vanished)?;
         note_set_id(&hold, &inode);
@@ -43,6 +44,7 @@ impl Service {
         self.opens.check_room()?;
         caller.session.check_room()?;
         for _ in 0..TRIES {
+            self.meet(dir, name)?;
             let (layout, lives) = self.new_layout(caller, dir)?;
             let made =
                 self.store.names().create_file(&caller.who, dir, name, mode, layout, lives, self.now());

@@ -41,7 +41,7 @@ impl Service {
         let policy: Policy =
             policy.parse().map_err(|error| Error::new(ErrorKind::Invalid, format!("{error}")))?;
         tracing::info!(uid = %caller.who.uid, %policy, "the policy is set");
-        self.change_policy(&policy).await;
+        self.change_policy(&policy).await?;
         Ok(Reply::Sharing(Box::new(self.sharing())))
     }
 

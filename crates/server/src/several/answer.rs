@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 impl Service {
     /// Another server introduces itself.
-    pub(crate) fn meet(&self, caller: &Caller, meeting: &Meeting) -> Result<Met> {
+    pub(crate) fn greet_server(&self, caller: &Caller, meeting: &Meeting) -> Result<Met> {
         self.demand(caller, "speak for a server of this service")?;
         let (own, members) = (self.config.server, self.members.members());
         if meeting.members != *members {

@@ -7,7 +7,7 @@ use forebay_model::{Error, ErrorKind, FileId, Identity, Result, ServerId};
 use forebay_store::{
     Ask, Body, Carried, Facts, Heard, Next, Obstacle, Op, Question, Share, Stopped, Told, Withdrawal,
 };
-use forebay_wire::{Answer, Held, PeerReply, PeerRequest, RenameMode, Reply, Request};
+use forebay_wire::{Answer, Held, PeerReply, PeerRequest, Reply, Request};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,21 +110,13 @@ async fn put_result(service: &Arc<Service>, request: &Request, carried: Carried)
 fn operation(request: &Request) -> Result<Op> {
     Ok(match request.clone() {
         Request::Rename { dir, name, to_dir, to_name, mode } => {
-            Op::Rename { dir, name, to_dir, to_name, mode: rename_mode(mode) }
+            Op::Rename { dir, name, to_dir, to_name, mode }
         }
         Request::Link { file, dir, name } => Op::Link { file, dir, name },
         Request::Unlink { dir, name } => Op::Unlink { dir, name },
         Request::RemoveDir { dir, name } => Op::RemoveDir { dir, name },
         _ => return Err(Error::new(ErrorKind::Unsupported, "this cannot be done by several servers")),
     })
-}
-
-pub(crate) fn rename_mode(mode: RenameMode) -> forebay_store::RenameMode {
-    match mode {
-        RenameMode::Replace => forebay_store::RenameMode::Replace,
-        RenameMode::NoReplace => forebay_store::RenameMode::NoReplace,
-        RenameMode::Exchange => forebay_store::RenameMode::Exchange,
-    }
 }
 
 impl Service {
@@ -147,7 +139,7 @@ impl Service {
                 self.clear(obstacle, aids).await.map_err(|error| match error.kind() {
                     ErrorKind::NotFound => Error::new(ErrorKind::Stale, error.to_string()),
                     _ => error,
-                })?
+                })?;
             }
             Stop::Gather(file) => {
                 let held = self.gather_others(file).await?;
@@ -312,10 +304,10 @@ impl Service {
                     }
                 }
                 Ok(told) => {
-                    tracing::error!(%server, ?told, "another server does not finish what it prepared")
+                    tracing::error!(%server, ?told, "another server does not finish what it prepared");
                 }
                 Err(error) => {
-                    tracing::debug!(%server, %error, "another server will be told later what to finish")
+                    tracing::debug!(%server, %error, "another server will be told later what to finish");
                 }
             }
         }

@@ -289,7 +289,9 @@ async fn carry(
                 return Err(Error::new(ErrorKind::Protocol, "the server says what nobody asked"));
             }
             // Whoever asked may have given up meanwhile.
-            let _ = asked.remove(&header.id).map(|tell| tell.send(answer));
+            if let Some(tell) = asked.remove(&header.id) {
+                let _ = tell.send(answer);
+            }
         }
         tokio::select! {
             errand = queue.recv(), if asked.len() < ASKED => {

@@ -21,11 +21,11 @@ impl Service {
             return sentences;
         }
         // Rare, and it reads all there is.
-        tokio::task::block_in_place(|| self.survey(most, &mut sentences));
+        tokio::task::block_in_place(|| self.list_losses(most, &mut sentences));
         sentences
     }
 
-    fn survey(&self, most: usize, sentences: &mut Vec<String>) {
+    fn list_losses(&self, most: usize, sentences: &mut Vec<String>) {
         let names = self.store.names();
         let full = |sentences: &Vec<String>| match sentences.len() < most {
             true => ControlFlow::Continue(()),

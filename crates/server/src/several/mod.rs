@@ -32,7 +32,7 @@ mod losses;
 mod stop;
 
 pub(crate) use afar::{Afar, is_afar, work};
-pub(crate) use deal::{rename_mode, resolve};
+pub(crate) use deal::resolve;
 pub(crate) use joining::Joining;
 pub use joining::forgive;
 pub(crate) use leases::{Leases, beat, outlive};

@@ -9,3 +9,4 @@ mod raw;
 mod restart;
 mod several;
 mod sharing;
+mod union;

@@ -21,6 +21,7 @@ pub(crate) const BOB: u32 = 4002;
 pub(crate) struct World {
     pub(crate) config: Config,
     running: Option<Running>,
+    backend: Option<Arc<dyn forebay_backend::Backend>>,
     _dir: TempDir,
 }
 
@@ -33,13 +34,13 @@ impl World {
         let (dir, mut config) = plan();
         change(&mut config);
         let running = Server::start(config.clone()).expect("the server starts");
-        World { config, running: Some(running), _dir: dir }
+        World { config, running: Some(running), backend: None, _dir: dir }
     }
 
     pub(crate) fn before(backend: Arc<dyn forebay_backend::Backend>) -> World {
         let (dir, config) = plan();
-        let running = Server::start_before(config.clone(), backend).expect("the server starts");
-        World { config, running: Some(running), _dir: dir }
+        let running = Server::start_before(config.clone(), backend.clone()).expect("the server starts");
+        World { config, running: Some(running), backend: Some(backend), _dir: dir }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -69,7 +70,11 @@ impl World {
 
     pub(crate) fn restart(&mut self) {
         self.stop();
-        self.running = Some(Server::start(self.config.clone()).expect("the server starts again"));
+        let started = match &self.backend {
+            Some(backend) => Server::start_before(self.config.clone(), backend.clone()),
+            None => Server::start(self.config.clone()),
+        };
+        self.running = Some(started.expect("the server starts again"));
     }
 
     pub(crate) fn wait(&mut self) {

@@ -1,13 +1,14 @@
 //! What the store knows of one file's bytes.
 
-use super::index::Index;
+use super::behind::{Behind, Stretch};
+use super::index::{Extent, Index};
 use forebay_model::{Error, ErrorKind, FileId, Incarnation, RegionId, Result, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 /// What is kept of a file's bytes in the metadata store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct SizeRecord {
     /// Length, at least: extents found in regions may reach further if `unsettled`.
     pub(super) size: u64,
@@ -19,6 +20,8 @@ pub(super) struct SizeRecord {
     pub(super) unsettled: bool,
     /// Bytes below this offset that are in no extent were lost with an earlier life of the store.
     pub(super) lost_below: u64,
+    /// Bytes that the back end holds.
+    pub(super) behind: Vec<Stretch>,
 }
 
 impl SizeRecord {
@@ -46,6 +49,8 @@ pub(super) struct File {
     pub(super) index: Index,
     pub(super) size: u64,
     pub(super) touched: Option<Stamp>,
+    /// Bytes that the back end holds, those that newer bytes lie over among them.
+    pub(super) behind: Behind,
     /// Bytes below this offset that are in no extent were lost with an earlier life of the store.
     pub(super) lost_below: u64,
     /// The metadata store says that extents may reach beyond its size record.
@@ -63,20 +68,40 @@ impl File {
         if let Some(record) = record {
             file.size = record.size;
             file.touched = record.touched;
-            file.unsettled = record.unsettled && record.incarnation == incarnation;
-            file.lost_below = match record.incarnation == incarnation {
+            let whole = record.incarnation == incarnation;
+            file.unsettled = record.unsettled && whole;
+            file.lost_below = match whole {
                 true => record.lost_below,
                 // Of an unsettled file nobody knows how far its bytes reached.
                 false if record.unsettled => u64::MAX,
                 false => record.lost_below.max(record.size),
             };
+            // Nor which of the bytes behind they lay over.
+            if whole || !record.unsettled {
+                file.behind = Behind::load(&record.behind, whole);
+                file.behind.extents().for_each(|extent| file.index.apply(extent, &mut |_| {}));
+            }
         }
         file
     }
 
-    pub(super) fn record(&self, incarnation: Incarnation, unsettled: bool) -> SizeRecord {
+    /// What is to be kept, with these extents over what is behind. Fails if it is too much.
+    pub(super) fn record(
+        &self,
+        extents: &Index,
+        incarnation: Incarnation,
+        unsettled: bool,
+    ) -> Result<SizeRecord> {
         let (size, touched, lost_below) = (self.size, self.touched, self.lost_below);
-        SizeRecord { size, touched, incarnation, unsettled, lost_below }
+        let behind = self.behind.written(extents)?;
+        Ok(SizeRecord { size, touched, incarnation, unsettled, lost_below, behind })
+    }
+
+    /// Whether its bytes are those behind, all of them, and nothing else.
+    pub(super) fn is_as_behind(&self) -> bool {
+        let mut end = 0;
+        let follows = |extent: &Extent| std::mem::replace(&mut end, extent.span.end) == extent.span.start;
+        self.index.is_all_behind() && self.index.extents().all(follows) && end == self.size
     }
 
     pub(super) fn touch(&mut self, stamp: Stamp) {
@@ -106,13 +131,16 @@ mod tests {
         let (one, two, three) = (Incarnation(1), Incarnation(2), Incarnation(3));
         for (unsettled, lost) in [(false, 100), (true, u64::MAX)] {
             let whole = File { size: 100, ..File::default() };
-            assert_eq!(File::load(Some(whole.record(one, unsettled)), one).lost_below, 0);
-            let rest = File::load(Some(whole.record(one, unsettled)), two);
+            assert_eq!(
+                File::load(Some(whole.record(&whole.index, one, unsettled).unwrap()), one).lost_below,
+                0
+            );
+            let rest = File::load(Some(whole.record(&whole.index, one, unsettled).unwrap()), two);
             assert_eq!(rest.lost_below, lost);
-            let again = File::load(Some(rest.record(two, true)), two);
+            let again = File::load(Some(rest.record(&rest.index, two, true).unwrap()), two);
             assert_eq!(again.lost_below, lost, "something was written, and the server started again");
         }
         let file = File { size: 40, lost_below: 100, ..File::default() };
-        assert_eq!(File::load(Some(file.record(two, false)), three).lost_below, 100);
+        assert_eq!(File::load(Some(file.record(&file.index, two, false).unwrap()), three).lost_below, 100);
     }
 }

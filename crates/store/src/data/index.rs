@@ -14,6 +14,8 @@ pub(super) enum Source {
     Zero,
     /// In a region.
     Data(Bytes),
+    /// In the back end.
+    Behind,
 }
 
 /// Bytes in a region, and whose they are.
@@ -47,7 +49,7 @@ pub(super) struct Extent {
 impl Extent {
     fn part(&self, span: Span) -> Extent {
         let source = match self.source {
-            Source::Zero => Source::Zero,
+            Source::Zero | Source::Behind => self.source,
             Source::Data(bytes) => {
                 let skipped = (span.start - self.span.start) as u32;
                 Source::Data(Bytes { from: bytes.from + skipped, ..bytes })
@@ -104,6 +106,18 @@ impl Index {
         self.extents.retain(|_, extent| extent.stamp != stamp || extent.source != Source::Zero);
     }
 
+    /// Forgets what is known of a span in which nothing is in a region.
+    pub(super) fn forget(&mut self, span: Span) {
+        for old in self.overlapping(span) {
+            self.remove(&old, &mut |_| unreachable!("bytes in a region are hidden, never forgotten"));
+            for rest in [(old.span.start, span.start), (span.end, old.span.end)] {
+                if rest.0 < rest.1 {
+                    self.insert(old.part(Span::new(rest.0, rest.1)), &mut |_| {});
+                }
+            }
+        }
+    }
+
     /// Forgets everything.
     pub(super) fn clear(&mut self, change: &mut impl FnMut(Delta)) {
         for (_, extent) in std::mem::take(&mut self.extents) {
@@ -129,12 +143,13 @@ impl Index {
 
     /// How many bytes are in regions.
     pub(super) fn buffered(&self) -> u64 {
-        let bytes = |extent: &Extent| if extent.source == Source::Zero { 0 } else { extent.span.len() };
-        self.extents.values().map(bytes).sum()
+        let data = |extent: &&Extent| matches!(extent.source, Source::Data(_));
+        self.extents.values().filter(data).map(|extent| extent.span.len()).sum()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.extents.is_empty()
+    /// Whether everything here is written down elsewhere too: nothing is in a region, and nothing hides anything.
+    pub(super) fn is_all_behind(&self) -> bool {
+        self.extents.values().all(|extent| extent.source == Source::Behind)
     }
 
     fn overlapping(&self, span: Span) -> Vec<Extent> {
@@ -196,7 +211,7 @@ mod tests {
 
     fn shape(index: &Index) -> Vec<(u64, u64, u64, u32)> {
         let from = |extent: &Extent| match extent.source {
-            Source::Zero => 0,
+            Source::Zero | Source::Behind => 0,
             Source::Data(bytes) => bytes.from,
         };
         index.extents().map(|one| (one.span.start, one.span.end, one.stamp.0, from(one))).collect()
@@ -234,8 +249,10 @@ mod tests {
                 let start = random(SPACE - 1);
                 let len = 1 + random(SPACE - start - 1);
                 let mut extent = data(start, len as u32, stamp, (stamp % 3) as u32);
-                if random(4) == 0 {
-                    extent.source = Source::Zero;
+                match random(8) {
+                    0 | 1 => extent.source = Source::Zero,
+                    2 | 3 => extent.source = Source::Behind,
+                    _ => {}
                 }
                 index.apply(extent, &mut |delta| *live.entry(delta.region).or_default() += delta.bytes);
                 for at in start..start + len {
@@ -250,7 +267,7 @@ mod tests {
             for extent in index.extents() {
                 for at in extent.span.start..extent.span.end {
                     let (region, offset) = match extent.source {
-                        Source::Zero => ((extent.stamp.0 % 3) as u32, None),
+                        Source::Zero | Source::Behind => ((extent.stamp.0 % 3) as u32, None),
                         Source::Data(bytes) => {
                             (bytes.region.0, Some(u64::from(bytes.from) + at - extent.span.start))
                         }

@@ -8,6 +8,7 @@
 //!
 //! **Deliberately absent**: names, permissions, sockets, turns; which bytes should be buffered at all.
 
+mod behind;
 mod clean;
 mod clock;
 mod crash;
@@ -137,6 +138,8 @@ pub enum Piece {
     Bytes(View),
     /// So many zeros.
     Zeros(u32),
+    /// Bytes of the file that the back end holds.
+    Behind(Span),
 }
 
 /// How many regions are in which state.
@@ -228,9 +231,17 @@ impl Data {
         };
         for extent in state.index.pieces(span) {
             pieces.extend(hole(at, extent.span.start)?);
-            at = extent.span.end;
+            let from = std::mem::replace(&mut at, extent.span.end);
+            if extent.source == Source::Behind
+                && let Some(Piece::Behind(before)) = pieces.last_mut()
+                && before.end == from
+            {
+                before.end = at;
+                continue;
+            }
             pieces.push(match extent.source {
                 Source::Zero => Piece::Zeros(extent.span.len() as u32),
+                Source::Behind => Piece::Behind(extent.span),
                 Source::Data(bytes) => {
                     let region = self.region(bytes.region);
                     self.damage.check(&region, bytes.slot)?;
@@ -295,18 +306,24 @@ impl Data {
             let holders = self.holders(&mut state);
             let tomb =
                 if span.is_empty() { None } else { tombs.plan(id, stamp, span, holders, &mut with)? };
-            let mut after = File { size: state.size, lost_below: state.lost_below, ..File::default() };
+            let (size, lost_below, behind) = (state.size, state.lost_below, state.behind.clone());
+            let mut after = File { size, lost_below, behind, ..File::default() };
+            after.behind.cut(span);
             change(&mut after);
             after.touch(stamp);
-            with.put(SizeRecord::key(id), after.record(self.incarnation, state.unsettled).encode());
+            let record = after.record(&state.index, self.incarnation, state.unsettled)?;
+            with.put(SizeRecord::key(id), record.encode());
             self.kv.commit(with)?;
-            (state.size, state.lost_below) = (after.size, after.lost_below);
+            (state.size, state.lost_below, state.behind) = (after.size, after.lost_below, after.behind);
             state.touch(stamp);
-            // Without a tombstone no region holds anything of the file: there is nothing to hide.
-            if let Some(tomb) = tomb {
-                tombs.add(id, tomb);
-                let zeros = Extent { span, stamp, source: Source::Zero };
-                state.index.apply(zeros, &mut |delta| dead |= self.adjust(delta));
+            match tomb {
+                Some(tomb) => {
+                    tombs.add(id, tomb);
+                    let zeros = Extent { span, stamp, source: Source::Zero };
+                    state.index.apply(zeros, &mut |delta| dead |= self.adjust(delta));
+                }
+                // No region holds anything of the file: there is nothing to hide.
+                None => state.index.forget(span),
             }
         }
         self.reclaim_if(dead);
@@ -319,7 +336,7 @@ impl Data {
         let state = self.files.get(id, || self.load(id))?;
         let mut state = lock(&state);
         state.alive()?;
-        if self.kv.get(&SizeRecord::key(id))?.is_some() || !state.index.is_empty() {
+        if self.kv.get(&SizeRecord::key(id))?.is_some() || state.index.extents().next().is_some() {
             return Ok(());
         }
         let lost = File { lost_below: below, ..File::default() };
@@ -467,7 +484,8 @@ impl Data {
 
     fn note_size(&self, id: FileId, file: &File, unsettled: bool) -> Result<()> {
         let mut batch = Batch::default();
-        batch.put(SizeRecord::key(id), file.record(self.incarnation, unsettled).encode());
+        let record = file.record(&file.index, self.incarnation, unsettled)?;
+        batch.put(SizeRecord::key(id), record.encode());
         self.kv.commit(batch)
     }
 

@@ -43,13 +43,13 @@ impl Table {
         lock(self.shard(id)).remove(&id);
     }
 
-    /// Lets go of a file that has no bytes here, if nobody is using it.
+    /// Lets go of a file that has no bytes in regions, if nobody is using it.
     pub(super) fn evict(&self, id: FileId) {
         let mut shard = lock(self.shard(id));
         let idle = |state: &FileState| {
             Arc::strong_count(state) == 1 && {
                 let file = lock(state);
-                file.index.is_empty() && !file.unsettled
+                file.index.is_all_behind() && !file.unsettled
             }
         };
         if shard.get(&id).is_some_and(idle) {

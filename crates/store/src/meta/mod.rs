@@ -16,16 +16,20 @@
 //! | `k` | the key that seals tokens | server |
 //! | `m` | the servers of the service, and the stores they were met with | server |
 //! | `h` second, job | what a job wrote and read | server |
+//! | `b` file | where a file is behind, and what was seen there | server |
+//! | `w` stamp | a change behind that was begun | server |
 //! | `v` | incarnation | store |
 
 mod fjall;
 mod flush;
 mod memory;
+mod quiet;
 
 pub use self::fjall::FjallKv;
 pub use memory::{Fault, MemoryKv};
 
 use forebay_model::Result;
+use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
 /// What a visitor of [`Kv::scan`] says to every pair: go on, or enough.
@@ -48,7 +52,7 @@ pub trait Kv: Send + Sync {
 }
 
 /// Changes that happen together.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Batch {
     changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }

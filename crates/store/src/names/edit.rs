@@ -36,12 +36,20 @@ impl<'a> Edit<'a> {
 
     /// Notes that entries of a directory changed here, and by how many those of directories.
     pub(super) fn entries_changed(&mut self, dir: FileId, subdirs: i32, now: Stamp) -> Result<()> {
-        let share = match self.shares.remove(&dir) {
-            Some(share) => share,
-            None => self.names.share(dir)?,
-        };
+        let share = self.share(dir)?;
         self.shares.insert(dir, share.changed(dir, subdirs, now)?);
         Ok(())
+    }
+
+    /// Counts directories that were in a directory already, unknown.
+    pub(super) fn count(&mut self, dir: FileId, subdirs: i32) -> Result<()> {
+        let share = self.share(dir)?;
+        self.shares.insert(dir, share.counted(dir, subdirs)?);
+        Ok(())
+    }
+
+    fn share(&self, dir: FileId) -> Result<Share> {
+        self.shares.get(&dir).copied().map_or_else(|| self.names.share(dir), Ok)
     }
 
     /// Forgets what was counted for a directory that is gone.
@@ -91,10 +99,21 @@ impl<'a> Edit<'a> {
         self.batch.remove(key);
     }
 
+    /// Adds changes of others that happen together with this one.
+    pub(super) fn append(&mut self, batch: Batch) {
+        self.batch.append(batch);
+    }
+
     /// Makes the change; all of it or nothing.
     pub(super) fn commit(self) -> Result<()> {
+        let kv = self.names.kv.clone();
+        self.commit_via(|batch| kv.commit(batch))
+    }
+
+    /// Makes the change, with what else has to be done before and together with it.
+    pub(super) fn commit_via(self, via: impl FnOnce(Batch) -> Result<()>) -> Result<()> {
         let (names, made, gone) = (self.names, self.made, self.gone);
-        names.kv.commit(self.into_batch())?;
+        via(self.into_batch())?;
         names.count.fetch_add(made, Ordering::Relaxed);
         names.count.fetch_sub(gone, Ordering::Relaxed);
         Ok(())

@@ -41,6 +41,7 @@
 //! what became of an intent that has locked what they read.
 
 mod attr;
+mod bring;
 mod check;
 mod climb;
 mod copies;
@@ -65,19 +66,20 @@ mod task;
 mod walk;
 mod xattr;
 
+pub use bring::Arrival;
 pub use check::{check, check_all, repair};
 pub use copies::{Heard, Leased, Question, Withdrawal};
 pub use inode::{Body, Extent, Facts, Inode, MAX_LINKS};
 pub use key::Target;
 pub use list::{Entry, MAX_LISTED};
 pub use remove::{Fate, Unlinked};
-pub use rename::RenameMode;
+pub use rename::Renamed;
 pub use share::Share;
 pub use stopped::{Attempt, Obstacle, Stopped};
 pub use talk::{Ask, Carried, DirCopy, InodePart, IntentId, Op, Part, Prepare, Sticky, Told, Verdict};
 pub use task::{Next, Task};
 pub use walk::{Found, Walked};
-pub use xattr::{MAX_XATTR, MAX_XATTRS, XattrMode};
+pub use xattr::{MAX_XATTR, MAX_XATTRS};
 
 use crate::meta::{Batch, Kv};
 use copies::{Around, Copies};

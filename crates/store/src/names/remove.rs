@@ -36,12 +36,37 @@ pub enum Fate {
 impl Names {
     /// Removes a name of something that is not a directory.
     pub fn unlink(&self, who: &Identity, dir: FileId, name: &Name, now: Stamp) -> Attempt<Unlinked> {
-        self.remove(who, dir, name, now, false)
+        self.unlink_via(who, dir, name, now, |_, batch| self.kv.commit(batch))
+    }
+
+    /// The same, committed by `via`, which may have more to do first. The name is locked meanwhile; if `via` fails
+    /// nothing has happened here.
+    pub fn unlink_via(
+        &self,
+        who: &Identity,
+        dir: FileId,
+        name: &Name,
+        now: Stamp,
+        via: impl FnMut(&Unlinked, Batch) -> Result<()>,
+    ) -> Attempt<Unlinked> {
+        self.remove(who, dir, name, now, false, via)
     }
 
     /// Removes an empty directory.
     pub fn remove_dir(&self, who: &Identity, dir: FileId, name: &Name, now: Stamp) -> Attempt<Unlinked> {
-        self.remove(who, dir, name, now, true)
+        self.remove_dir_via(who, dir, name, now, |_, batch| self.kv.commit(batch))
+    }
+
+    /// The same, committed by `via`: see [`Names::unlink_via`].
+    pub fn remove_dir_via(
+        &self,
+        who: &Identity,
+        dir: FileId,
+        name: &Name,
+        now: Stamp,
+        via: impl FnMut(&Unlinked, Batch) -> Result<()>,
+    ) -> Attempt<Unlinked> {
+        self.remove(who, dir, name, now, true, via)
     }
 
     /// Files without a name that were not buried yet.
@@ -82,6 +107,7 @@ impl Names {
         name: &Name,
         now: Stamp,
         want_dir: bool,
+        mut via: impl FnMut(&Unlinked, Batch) -> Result<()>,
     ) -> Attempt<Unlinked> {
         self.demand_home(dir, name)?;
         for _ in 0..MAX_TRIES {
@@ -104,7 +130,7 @@ impl Names {
             demand_kind(dir, name, target, want_dir)?;
             let unlinked = self.drop_name(&mut edit, dir, target, now)?;
             edit.remove_entry(dir, name);
-            edit.commit()?;
+            edit.commit_via(|batch| via(&unlinked, batch))?;
             return Ok(unlinked);
         }
         Err(contended(dir, name).into())

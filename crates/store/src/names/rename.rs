@@ -4,19 +4,19 @@ use super::edit::Edit;
 use super::key::Target;
 use super::remove::{Unlinked, is_directory, may_take, not_directory};
 use super::{Attempt, DirCopy, MAX_TRIES, Names, Obstacle, contended, demand, no_entry, taken};
-use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, Name, Result, Stamp};
-use serde::{Deserialize, Serialize};
+use crate::meta::Batch;
+use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, Name, RenameMode, Result, Stamp};
 use std::sync::PoisonError;
 
-/// How a rename treats an existing target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum RenameMode {
-    /// Replaces a file or an empty directory.
-    Replace,
-    /// Refuses.
-    NoReplace,
-    /// Swaps the two.
-    Exchange,
+/// What a rename does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Renamed {
+    /// What moves.
+    pub source: (FileId, FileKind),
+    /// What has the new name before.
+    pub target: Option<(FileId, FileKind)>,
+    /// What becomes of that, unless the two are swapped.
+    pub replaced: Option<Unlinked>,
 }
 
 /// A name in a directory.
@@ -47,6 +47,23 @@ impl Names {
         to_name: &Name,
         mode: RenameMode,
         now: Stamp,
+    ) -> Attempt<Option<Unlinked>> {
+        self.rename_via(who, dir, name, to_dir, to_name, mode, now, |_, batch| self.kv.commit(batch))
+    }
+
+    /// The same, committed by `via`, which may have more to do first. Both names are locked meanwhile; if `via` fails
+    /// nothing has happened here.
+    #[expect(clippy::too_many_arguments, reason = "two places, who, how and when")]
+    pub fn rename_via(
+        &self,
+        who: &Identity,
+        dir: FileId,
+        name: &Name,
+        to_dir: FileId,
+        to_name: &Name,
+        mode: RenameMode,
+        now: Stamp,
+        mut via: impl FnMut(&Renamed, Batch) -> Result<()>,
     ) -> Attempt<Option<Unlinked>> {
         self.demand_home(dir, name)?;
         if self.home(to_dir, to_name) != self.server() {
@@ -82,8 +99,11 @@ impl Names {
             let mut edit = self.edit();
             moves.demand_permission(who, (&dirs.0, &dirs.1), &mut edit)?;
             let replaced = self.carry_out(&mut edit, &moves, now)?;
-            edit.commit()?;
-            return Ok(replaced);
+            let source = (moves.source.file, moves.source.kind);
+            let renamed =
+                Renamed { source, target: moves.target.map(|target| (target.file, target.kind)), replaced };
+            edit.commit_via(|batch| via(&renamed, batch))?;
+            return Ok(renamed.replaced);
         }
         Err(contended(dir, name).into())
     }

@@ -23,10 +23,14 @@ impl Share {
     }
 
     pub(super) fn changed(self, dir: FileId, by: i32, now: Stamp) -> Result<Share> {
+        Ok(Share { touched: self.touched.max(Some(now)), ..self.counted(dir, by)? })
+    }
+
+    pub(super) fn counted(self, dir: FileId, by: i32) -> Result<Share> {
         let subdirs = self.subdirs.checked_add_signed(by);
         let subdirs =
             subdirs.ok_or_else(|| damaged(format!("directory {dir} miscounts the directories in it")))?;
-        Ok(Share { subdirs, touched: self.touched.max(Some(now)) })
+        Ok(Share { subdirs, ..self })
     }
 
     pub(super) fn encode(self) -> Vec<u8> {

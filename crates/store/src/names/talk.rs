@@ -1,9 +1,10 @@
 //! What servers say to each other about names.
 
 use super::key::Target;
-use super::{Inode, RenameMode, damaged};
+use super::{Inode, damaged};
 use forebay_model::{
-    Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, Result, ServerId, Stamp, Striping, Uid,
+    Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, RenameMode, Result, ServerId, Stamp, Striping,
+    Uid,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -1,50 +1,24 @@
 //! A store's bytes on a disk that can lose power, and small tools to drive it.
 
+use forebay_dice::Dice;
 use forebay_model::{ErrorKind, FileId, Incarnation, JobId, Result, Span, Uid};
 use forebay_store::{
     Batch, CrashDisk, Data, Filled, Geometry, Kv, MemoryKv, NoRings, Piece, Place, Recovery, Start,
 };
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 pub(crate) const INCARNATION: Incarnation = Incarnation(7);
 pub(crate) const SMALL: Geometry = Geometry { regions: 12, size: 16 << 10, slots: 48 };
 
-/// Numbers that look random and can be had again.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
-    }
-
-    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| 1 + self.below(255) as u8).collect()
-    }
-}
-
-/// The seed of this run.
-pub(crate) fn seed() -> u64 {
-    std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
-}
-
-/// How many rounds a driver runs: a few, or as long as a soak asks for.
-pub(crate) fn rounds(usual: u64) -> impl Iterator<Item = u64> {
-    let soak = std::env::var("FOREBAY_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
-    let start = std::time::Instant::now();
-    (0..).take_while(move |&round| match soak {
-        Some(seconds) => start.elapsed().as_secs() < seconds,
-        None => round < usual,
-    })
-}
+/// The bytes of files in the back end. Whatever is put there is durable.
+pub(crate) type Beyond = Arc<Mutex<HashMap<FileId, Vec<u8>>>>;
 
 pub(crate) struct World {
     pub(crate) disk: Arc<CrashDisk>,
     pub(crate) kv: Arc<MemoryKv>,
     pub(crate) data: Data,
+    pub(crate) beyond: Beyond,
 }
 
 impl World {
@@ -63,15 +37,35 @@ impl World {
         let meta: Arc<dyn Kv> = kv.clone();
         let (data, recovery) =
             Data::open(disk.clone(), meta, geometry, INCARNATION, start, Box::new(NoRings))?;
-        Ok((World { disk, kv, data }, recovery))
+        Ok((World { disk, kv, data, beyond: Beyond::default() }, recovery))
     }
 
     /// The process dies and comes back.
     pub(crate) fn restart(self) -> World {
-        let World { disk, kv, data } = self;
+        let World { disk, kv, data, beyond } = self;
         let geometry = data.geometry();
         drop(data);
-        World::open(disk, kv, geometry, Start::ProcessDied).unwrap().0
+        World { beyond, ..World::open(disk, kv, geometry, Start::ProcessDied).unwrap().0 }
+    }
+
+    /// A file that was found in the back end.
+    pub(crate) fn find(&self, file: FileId, bytes: &[u8]) {
+        self.beyond.lock().unwrap().insert(file, bytes.to_vec());
+        self.kv.commit(self.data.found(file, bytes.len() as u64).unwrap()).unwrap();
+    }
+
+    /// What a drain does: copies a range to the back end, and lets it go here.
+    pub(crate) fn release(&self, file: FileId, span: Span) -> Result<u64> {
+        let (now, size) = (self.data.now(), self.data.facts(file)?.size);
+        let Some(span) = span.meet(Span::new(0, size)) else { return Ok(0) };
+        let bytes = self.read(file, span.start, span.len() as u32)?;
+        {
+            let mut beyond = self.beyond.lock().unwrap();
+            let there = beyond.entry(file).or_default();
+            there.resize(there.len().max(span.end as usize), 0);
+            there[span.start as usize..span.end as usize].copy_from_slice(&bytes);
+        }
+        self.data.behind(file, span, now)
     }
 
     pub(crate) fn write(&self, file: FileId, place: Place, bytes: &[u8], uid: Uid) -> Result<u64> {
@@ -79,7 +73,7 @@ impl World {
     }
 
     pub(crate) fn read(&self, file: FileId, offset: u64, len: u32) -> Result<Vec<u8>> {
-        read(&self.data, file, offset, len)
+        read_before(&self.data, &self.beyond, file, offset, len)
     }
 
     pub(crate) fn read_all(&self, file: FileId) -> Result<Vec<u8>> {
@@ -102,11 +96,21 @@ pub(crate) fn write(data: &Data, file: FileId, place: Place, bytes: &[u8], uid: 
 }
 
 pub(crate) fn read(data: &Data, file: FileId, offset: u64, len: u32) -> Result<Vec<u8>> {
+    read_before(data, &Beyond::default(), file, offset, len)
+}
+
+fn read_before(data: &Data, beyond: &Beyond, file: FileId, offset: u64, len: u32) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for piece in data.read(file, offset, len)? {
         match piece {
             Piece::Bytes(view) => bytes.extend_from_slice(view.as_ref()),
             Piece::Zeros(count) => bytes.resize(bytes.len() + count as usize, 0),
+            Piece::Behind(span) => {
+                let beyond = beyond.lock().unwrap();
+                // Shorter only when power was cut between a truncation there and here.
+                let there = (span.start..span.end).map(|at| beyond[&file].get(at as usize).copied());
+                bytes.extend(there.map(Option::unwrap_or_default));
+            }
         }
     }
     Ok(bytes)
@@ -119,6 +123,7 @@ pub(crate) enum Op {
     Append(Vec<u8>),
     Truncate(u64),
     Punch(u64, u64),
+    Release(u64, u64),
     Delete,
 }
 
@@ -127,15 +132,16 @@ pub(crate) const FILES: u64 = 6;
 pub(crate) const LONGEST: u64 = 12 << 10;
 
 impl Op {
-    pub(crate) fn random(random: &mut Random) -> Op {
+    pub(crate) fn random(random: &mut Dice) -> Op {
         let small = random.below(3) > 0;
         let len = 1 + random.below(if small { 300 } else { 5000 });
         let offset = random.below(LONGEST - len);
-        match random.below(12) {
+        match random.below(14) {
             0..=5 => Op::Write(offset, random.bytes(len as usize)),
             6..=7 => Op::Append(random.bytes(len as usize)),
             8..=9 => Op::Truncate(random.below(LONGEST)),
             10 => Op::Punch(offset, len),
+            11..=12 => Op::Release(offset, len),
             _ => Op::Delete,
         }
     }
@@ -160,6 +166,7 @@ impl Op {
                     hole.fill(0);
                 }
             }
+            Op::Release(..) => {}
             Op::Delete => file.clear(),
         }
     }
@@ -169,10 +176,16 @@ impl Op {
         match self {
             Op::Write(offset, bytes) => world.write(file, Place::At(*offset), bytes, uid).map(drop),
             Op::Append(bytes) => world.write(file, Place::End, bytes, uid).map(drop),
-            Op::Truncate(size) => world.data.truncate(file, *size, Batch::default()),
+            Op::Truncate(size) => {
+                if let Some(there) = world.beyond.lock().unwrap().get_mut(&file) {
+                    there.truncate(*size as usize);
+                }
+                world.data.truncate(file, *size, Batch::default())
+            }
             Op::Punch(offset, len) => {
                 world.data.punch(file, Span::at(*offset, *len).unwrap(), Batch::default())
             }
+            Op::Release(offset, len) => world.release(file, Span::at(*offset, *len).unwrap()).map(drop),
             Op::Delete => world.data.delete(file, Batch::default()),
         }
     }

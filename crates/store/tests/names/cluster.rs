@@ -1,6 +1,7 @@
 //! Several servers in one process: a network that is a function call, cut and crashed wherever a test wants.
 
-use crate::common::{Random, open_root};
+use crate::common::open_root;
+use forebay_dice::Dice;
 use forebay_model::{Error, ErrorKind, FileId, Identity, Member, Members, Result, ServerId, Stamp};
 use forebay_store::{
     Ask, Attempt, Carried, Heard, Kv, MemoryKv, Names, Next, Obstacle, Op as Deed, Stopped, Task, Told,
@@ -369,7 +370,7 @@ impl Runner {
 }
 
 /// A mishap of any sort.
-pub(crate) fn any_mishap(random: &mut Random) -> Mishap {
+pub(crate) fn any_mishap(random: &mut Dice) -> Mishap {
     let machine = random.one_in(2);
     *random.pick(&[Mishap::Cut, Mishap::Sender { machine }, Mishap::Receiver { machine }])
 }

@@ -1,5 +1,6 @@
 //! What the tests share.
 
+use forebay_dice::Dice;
 use forebay_model::{
     Attr, Error, ErrorKind, FileId, Gid, Identity, Incarnation, Layout, Name, Result, ServerId, Stamp, Uid,
 };
@@ -9,53 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) const SERVER: ServerId = ServerId(0);
 pub(crate) const ROOT: FileId = FileId::ROOT;
-
-/// The seed of this run: `FOREBAY_SEED`, or the same one every time.
-pub(crate) fn seed() -> u64 {
-    match std::env::var("FOREBAY_SEED") {
-        Ok(text) => text.parse().expect("FOREBAY_SEED is a number"),
-        Err(_) => 0x5eed,
-    }
-}
-
-/// How many rounds a driver runs: a few, or as long as a soak asks for.
-pub(crate) fn rounds(usual: u64) -> impl Iterator<Item = u64> {
-    let soak = std::env::var("FOREBAY_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
-    let start = std::time::Instant::now();
-    (0..).take_while(move |&round| match soak {
-        Some(seconds) => start.elapsed().as_secs() < seconds,
-        None => round < usual,
-    })
-}
-
-/// A small random generator (splitmix64).
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    pub(crate) fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        &from[self.below(from.len())]
-    }
-}
 
 pub(crate) fn name(text: &str) -> Name {
     Name::new(text).expect("a good name")
@@ -98,7 +52,7 @@ impl<K> Jittery<K> {
 
     fn wait(&self) {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        match Random::new(call).below(4) {
+        match Dice::new(call).below(4) {
             0 => std::thread::sleep(std::time::Duration::from_micros(call % 64)),
             1 => std::thread::yield_now(),
             _ => {}

@@ -1,6 +1,7 @@
 //! Damaged records and files: a clear error, no panic.
 
-use crate::common::{ROOT, Random, SERVER, fresh, name, open, open_root, seed};
+use crate::common::{ROOT, SERVER, fresh, name, open, open_root};
+use forebay_dice::{Dice, alone, rounds, seed};
 use forebay_model::{Bytes, Change, Error, ErrorKind, FileId, Identity, Stamp, Uid};
 use forebay_store::{Attempt, Batch, FjallKv, Kv, MemoryKv, Names, RenameMode, Stopped, XattrMode, check};
 use std::ops::ControlFlow;
@@ -161,25 +162,32 @@ fn small_store(dir: &Path) {
     drop(FjallKv::open(dir, Bytes::mib(1)).expect("sound"));
 }
 
+/// Bytes of address space: fjall's own threads have stacks and arenas.
+const MEMORY: u64 = 4 << 30;
+
 #[test]
 fn random_damage_to_the_files_never_panics() {
+    alone("corrupt::random_damage_to_the_files_never_panics", MEMORY, damage);
+}
+
+fn damage() {
     let base = seed();
-    let mut random = Random::new(base);
+    let mut random = Dice::new(base);
     let dir = tempfile::tempdir().expect("a temporary directory");
     small_store(dir.path());
     let mut refused = 0;
-    for round in 0..60 {
+    for round in rounds(60) {
         let copied = tempfile::tempdir().expect("a temporary directory");
         copy(dir.path(), copied.path());
         let victim = random.pick(&files(copied.path())).clone();
         let mut bytes = std::fs::read(&victim).expect("readable");
         match random.below(4) {
-            0 => bytes.truncate(random.below(bytes.len() + 1)),
+            0 => bytes.truncate(random.index(bytes.len() + 1)),
             1 => bytes.clear(),
             _ if bytes.is_empty() => continue,
             _ => {
                 for _ in 0..=random.below(8) {
-                    let index = random.below(bytes.len());
+                    let index = random.index(bytes.len());
                     bytes[index] ^= 1 << random.below(8);
                 }
             }

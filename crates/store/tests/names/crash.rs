@@ -1,8 +1,9 @@
 //! Crashes and failing disks: whatever prefix of the commits survives, the namespace is sound.
 
-use crate::common::{ROOT, SERVER, fresh, name, open, open_root, outcome, seed, user};
+use crate::common::{ROOT, SERVER, fresh, name, open, open_root, outcome, user};
 use crate::model::Model;
 use crate::random::{Author, compare, step};
+use forebay_dice::{rounds, seed};
 use forebay_model::{Error, ErrorKind, Identity, Stamp};
 use forebay_store::{Fault, Kv, MemoryKv, Names, RenameMode, check};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 #[test]
 fn random_histories_cut_anywhere_are_sound() {
     let base = seed();
-    for round in 0..6 {
+    for round in rounds(6) {
         let kv = Arc::new(MemoryKv::new());
         Names::format(&*kv, SERVER, Some(open_root()), Stamp(1)).expect("an empty store");
         let (names, mut model) = (open(kv.clone()), Model::new(0o777, Stamp(1)));

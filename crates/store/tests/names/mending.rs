@@ -1,9 +1,10 @@
 //! What is wrong with the namespace of several servers is found, and mended where that is safe.
 
 use crate::cluster::Cluster;
-use crate::common::{ROOT, Random, seed};
+use crate::common::ROOT;
 use crate::model::{Answer, Model, Op};
 use crate::random::Author;
+use forebay_dice::{Dice, seed};
 use forebay_model::{ErrorKind, FileId, Identity, Name, ServerId, Stamp};
 use forebay_store::{
     Ask, Batch, Kv, MemoryKv, Names, Next, Op as Deed, Part, Prepare, RenameMode, Told, check_all, repair,
@@ -208,7 +209,7 @@ fn postcard_number(mut number: u64) -> Vec<u8> {
 #[test]
 fn random_damage_of_several_stores_never_panics() {
     let base = seed();
-    let mut random = Random::new(base);
+    let mut random = Dice::new(base);
     for _ in 0..150 {
         let cluster = busy_fork(&mut random);
         let mut refused = Vec::new();
@@ -230,7 +231,7 @@ thread_local! {
 }
 
 /// Servers with one byte of one record changed. They do not run.
-fn busy_fork(random: &mut Random) -> Cluster {
+fn busy_fork(random: &mut Dice) -> Cluster {
     BUSY.with(|busy| {
         let cluster = busy.fork();
         let server = ServerId(random.below(3) as u16);
@@ -244,7 +245,7 @@ fn busy_fork(random: &mut Random) -> Cluster {
         match value.len() {
             0 => batch.remove(key),
             length => {
-                value[random.below(length)] ^= 1 << random.below(8);
+                value[random.index(length)] ^= 1 << random.below(8);
                 batch.put(key, value);
             }
         }

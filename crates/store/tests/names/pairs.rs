@@ -1,8 +1,9 @@
 //! Operations at the same time, in many interleavings and by many threads: always one before the other, never a loop.
 
 use crate::cluster::{Cluster, Runner, Users};
-use crate::common::{ROOT, Random, name, rounds, seed};
+use crate::common::{ROOT, name};
 use crate::model::{Answer, How, Model, Op};
+use forebay_dice::{Dice, rounds, seed};
 use forebay_model::{Change, ErrorKind, FileId, Identity, Stamp};
 use forebay_store::{Op as Deed, RenameMode};
 use std::sync::Mutex;
@@ -143,13 +144,13 @@ fn explains(cluster: &Cluster, model: &Model, order: [(&Op, &Outcome); 2]) -> Re
     cluster.compare(&model, NOW)
 }
 
-fn interleave(pair: (&str, &str), number: u64, random: &mut Random) -> Result<bool, String> {
+fn interleave(pair: (&str, &str), number: u64, random: &mut Dice) -> Result<bool, String> {
     let (cluster, model) = build(number);
     let ops = [parse(&model, pair.0, number), parse(&model, pair.1, number)];
     let mut actors = [Actor::new(&cluster, &ops[0]), Actor::new(&cluster, &ops[1])];
     let mut told: [Option<Outcome>; 2] = [None, None];
     for _ in 0..4000 {
-        let turn = random.below(2);
+        let turn = random.index(2);
         let said = actors[turn].step(&cluster);
         if told[turn].is_none() {
             told[turn] = said;
@@ -176,7 +177,7 @@ fn interleave(pair: (&str, &str), number: u64, random: &mut Random) -> Result<bo
 #[test]
 fn random_interleavings_of_two_operations_are_one_after_the_other() {
     let base = seed();
-    let mut random = Random::new(base);
+    let mut random = Dice::new(base);
     let (mut all, mut quiet) = (0, 0);
     for (number, pair) in rounds(60).flat_map(|number| PAIRS.map(|pair| (number, pair))) {
         let done = interleave(pair, number, &mut random);
@@ -188,10 +189,10 @@ fn random_interleavings_of_two_operations_are_one_after_the_other() {
 }
 
 /// Something that may or may not be possible, with directories that come and go.
-fn anything(random: &mut Random, dirs: &[FileId]) -> Op {
+fn anything(random: &mut Dice, dirs: &[FileId]) -> Op {
     let letters = ["a", "b", "c", "d"];
     let (dir, to_dir) = (*random.pick(dirs), *random.pick(dirs));
-    let letter = |random: &mut Random| name(letters[random.below(4)]);
+    let letter = |random: &mut Dice| name(letters[random.index(4)]);
     let (from, to) = (letter(random), letter(random));
     match random.below(12) {
         0..=2 => Op::MakeDir { dir, name: from, mode: 0o777 },
@@ -218,7 +219,7 @@ fn random_threads_make_no_loop_and_lose_nothing() {
         let dirs = Mutex::new(vec![ROOT]);
         let (cluster, dirs) = (&cluster, &dirs);
         let worker = move |number: u64| {
-            let mut random = Random::new(base ^ (round * 64 + number).wrapping_mul(0x9e37_79b9));
+            let mut random = Dice::new(base ^ (round * 64 + number).wrapping_mul(0x9e37_79b9));
             let mut done = 0;
             for _ in 0..120 {
                 let known = dirs.lock().expect("no panic").clone();

@@ -1,9 +1,10 @@
 //! The namespace of several servers: against the model, with messages lost and servers killed at every step.
 
 use crate::cluster::{Cluster, Mishap, any_mishap};
-use crate::common::{open_root, outcome, rounds, seed};
+use crate::common::{open_root, outcome};
 use crate::model::{Answer, Model, Op, Outcome};
 use crate::random::Author;
+use forebay_dice::{rounds, seed};
 use forebay_model::{ErrorKind, FileId, Identity, Member, Members, ServerId, Stamp};
 use forebay_store::{Batch, Kv, MemoryKv, Names};
 use std::sync::Arc;

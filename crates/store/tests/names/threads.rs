@@ -1,8 +1,7 @@
 //! Many at once.
 
-use crate::common::{
-    Jittery, ROOT, Random, SERVER, World, fresh, layout, name, open, open_root, outcome, seed, user,
-};
+use crate::common::{Jittery, ROOT, SERVER, World, fresh, layout, name, open, open_root, outcome, user};
+use forebay_dice::{Dice, seed};
 use forebay_model::{Bytes, Error, ErrorKind, FileId, Identity, Incarnation, Stamp};
 use forebay_store::{Fate, FjallKv, Kv, Names, RenameMode, check};
 use std::collections::HashSet;
@@ -126,12 +125,12 @@ fn a_directory_is_not_removed_under_a_new_entry() {
 
 /// Random work of one thread in a few shared directories; readers run in between.
 fn work(names: &Names, dirs: &[FileId], seed: u64, clock: &AtomicU64, steps: u32) {
-    let mut random = Random::new(seed);
+    let mut random = Dice::new(seed);
     let who = Identity::root();
     for _ in 0..steps {
         let now = Stamp(clock.fetch_add(1, Ordering::Relaxed));
         let (dir, to_dir) = (*random.pick(dirs), *random.pick(dirs));
-        let pick = |random: &mut Random| name(["a", "b", "c", "d"][random.below(4)]);
+        let pick = |random: &mut Dice| name(["a", "b", "c", "d"][random.index(4)]);
         let (from, to) = (pick(&mut random), pick(&mut random));
         let result = match random.below(9) {
             0 => names.create_file(&who, dir, &from, 0o600, layout(), vec![Incarnation(1)], now).map(|_| ()),

@@ -58,6 +58,7 @@ pub(crate) fn greetings() -> Vec<Greeting> {
         members: members(),
         session_millis: 30_000,
         seal: None,
+        connection: 0x1234_5678_9abc,
     };
     vec![
         Greeting::Challenge { nonce: [3; 32] },
@@ -90,6 +91,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::TruncateFile { file, size: 1 },
         Request::Punch { token, offset: 1, len: 2 },
         Request::Extend { token, size: 4096 },
+        Request::Abandon { connection: u64::MAX },
         Request::MakeSpecial { dir: FileId::ROOT, name: name("d"), mode: 0o600, special: Special::Block(7) },
         Request::Sync { token },
         Request::SyncAll,

@@ -1,0 +1,60 @@
+//! Access lists, as Linux keeps them beside the mode: with one, the mode alone promises too much.
+
+const USER: u16 = 0x02;
+const GROUP_OWNER: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const VERSION: u32 = 2;
+
+/// What is left of a mode when nobody may gain by not being looked up in the list: people and groups that the list
+/// names keep what they have as members of the group or as others only if the list grants it to all it names.
+pub(crate) fn narrowed(mode: u16, list: &[u8]) -> u16 {
+    let nobody_else = mode & !0o077;
+    let Some((version, entries)) = list.split_first_chunk::<4>() else { return nobody_else };
+    if u32::from_le_bytes(*version) != VERSION || entries.len() % 8 != 0 {
+        return nobody_else;
+    }
+    let (mut group, mut other) = (mode >> 3 & 7, mode & 7);
+    for entry in entries.chunks_exact(8) {
+        let tag = u16::from_le_bytes([entry[0], entry[1]]);
+        let grants = u16::from_le_bytes([entry[2], entry[3]]) & 7;
+        match tag {
+            GROUP_OWNER | MASK => group &= grants,
+            USER | GROUP => {
+                group &= grants;
+                other &= grants;
+            }
+            _ => {}
+        }
+    }
+    nobody_else | group << 3 | other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(entries: &[(u16, u16)]) -> Vec<u8> {
+        let entry = |&(tag, grants): &(u16, u16)| {
+            [&tag.to_le_bytes()[..], &grants.to_le_bytes(), &7_u32.to_le_bytes()].concat()
+        };
+        [VERSION.to_le_bytes().to_vec(), entries.iter().flat_map(entry).collect()].concat()
+    }
+
+    #[test]
+    fn a_list_only_ever_takes_away() {
+        // In a mode with a list, the group's bits are the mask.
+        for (mode, entries, expected) in [
+            (0o675, &[(0x01, 6), (GROUP_OWNER, 4), (MASK, 7), (0x20, 5)][..], 0o645),
+            (0o674, &[(USER, 7), (GROUP_OWNER, 0), (MASK, 7)], 0o604),
+            (0o644, &[(USER, 0), (GROUP_OWNER, 4), (MASK, 4)], 0o600),
+            (0o4755, &[(GROUP, 1), (GROUP_OWNER, 5), (MASK, 5)], 0o4711),
+            (0o755, &[], 0o755),
+        ] {
+            assert_eq!(narrowed(mode, &list(entries)), expected, "{mode:o} {entries:?}");
+        }
+        for bad in [&b""[..], b"\x02\0", b"\x01\0\0\0", b"\x02\0\0\0\x04\0"] {
+            assert_eq!(narrowed(0o777, bad), 0o700, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! A directory of a mounted file system.
+//!
+//! Every path is resolved by the kernel below the root's own descriptor, with symbolic links refused wherever they
+//! are met, so that nothing outside is reached even if somebody swaps a directory for a link meanwhile.
+
+use crate::{Backend, Found, Object, Path, Version, acl, shown};
+use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Special, Time, Uid};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, chownat, fchmod, ftruncate, getxattr, mkdirat,
+    openat2, readlinkat, renameat, statx, unlinkat,
+};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// How often the kernel may ask to try again because something moved on the way.
+const TRIES: u32 = 100;
+/// Longest access list that is looked at.
+const LIST: usize = 4096;
+
+/// A directory.
+pub struct Dir {
+    root: OwnedFd,
+    path: PathBuf,
+}
+
+impl Dir {
+    /// The directory at a path, which stays the same one whatever happens to its name.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Dir> {
+        let path = path.into();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(&path, flags, Mode::empty()) {
+            Ok(root) => Ok(Dir { root, path }),
+            Err(errno) => {
+                let text = format!("cannot use {} as a back end: {errno}", path.display());
+                Err(Error::new(kind(errno), text))
+            }
+        }
+    }
+
+    fn at(&self, path: Path<'_>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let whole = match path {
+            [] => b".".to_vec(),
+            path => path.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/'),
+        };
+        for _ in 1..TRIES {
+            match openat2(&self.root, whole.as_slice(), flags, Mode::empty(), resolve) {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                done => return done,
+            }
+        }
+        openat2(&self.root, whole.as_slice(), flags, Mode::empty(), resolve)
+    }
+
+    /// The directory that holds a path, and the name in it.
+    fn parent<'a>(&self, path: Path<'a>) -> rustix::io::Result<(OwnedFd, &'a [u8])> {
+        let (name, dir) = path.split_last().ok_or(Errno::BUSY)?;
+        Ok((self.at(dir, OFlags::PATH | OFlags::DIRECTORY)?, name.as_bytes()))
+    }
+
+    /// A regular file; anything else is opened without waiting for it, and refused.
+    fn file(&self, path: Path<'_>, flags: OFlags) -> rustix::io::Result<(File, Statx)> {
+        let file = self.at(path, flags | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        let stat = look(&file)?;
+        match rustix::fs::FileType::from_raw_mode(stat.stx_mode.into()).is_file() {
+            true => Ok((File::from(file), stat)),
+            false => Err(Errno::INVAL),
+        }
+    }
+
+    fn unlinked(&self, path: Path<'_>, flags: AtFlags) -> Result<bool> {
+        match self.parent(path).map(|(dir, name)| unlinkat(&dir, name, flags)) {
+            // Here it is the thing itself that is no directory.
+            Ok(Err(Errno::NOTDIR)) => Err(self.failed(path, "remove", Errno::NOTDIR)),
+            Ok(done) => self.if_there(path, "remove", done),
+            Err(errno) => self.if_there(path, "remove", Err(errno)),
+        }
+    }
+
+    fn if_there(&self, path: Path<'_>, verb: &str, done: rustix::io::Result<()>) -> Result<bool> {
+        match done {
+            Ok(()) => Ok(true),
+            Err(errno) if is_miss(errno) => Ok(false),
+            Err(errno) => Err(self.failed(path, verb, errno)),
+        }
+    }
+
+    fn failed(&self, path: Path<'_>, verb: &str, errno: Errno) -> Error {
+        let text = format!("cannot {verb} {} in the back end {}: {errno}", shown(path), self.name());
+        Error::new(kind(errno), text)
+    }
+
+    fn describe(&self, path: Path<'_>) -> rustix::io::Result<Found> {
+        let file = self.at(path, OFlags::PATH)?;
+        let stat = look(&file)?;
+        let kind = file_kind(&stat).ok_or(Errno::NOENT)?;
+        let target = match kind {
+            FileKind::Symlink => readlinkat(&file, "", Vec::new())?.into_bytes(),
+            _ => Vec::new(),
+        };
+        let mode = stat.stx_mode & 0o7777;
+        let mode = match access_list(&file, kind)? {
+            Some(list) => acl::narrowed(mode, &list),
+            None => mode,
+        };
+        Ok(Found {
+            kind,
+            mode,
+            uid: Uid(stat.stx_uid),
+            gid: Gid(stat.stx_gid),
+            version: version(&stat),
+            atime: time(stat.stx_atime),
+            ctime: time(stat.stx_ctime),
+            target,
+        })
+    }
+}
+
+impl Backend for Dir {
+    fn name(&self) -> String {
+        format!("dir:{}", self.path.display())
+    }
+
+    fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
+        match self.describe(path) {
+            Ok(found) => Ok(Some(found)),
+            // A path through a link leads nowhere here: links are followed by whoever walks, one at a time.
+            Err(errno) if is_miss(errno) || errno == Errno::LOOP => Ok(None),
+            Err(errno) => Err(self.failed(path, "look up", errno)),
+        }
+    }
+
+    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+        let failed = |errno| self.failed(dir, "list", errno);
+        let listed = self.at(dir, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;
+        for entry in rustix::fs::Dir::new(listed).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            // What cannot be a name here is "." or "..".
+            if let Ok(name) = Name::new(entry.file_name().to_bytes()) {
+                show(name);
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
+        match self.file(file, OFlags::RDONLY) {
+            Ok((file, _)) => Ok(Box::new(DirObject(file))),
+            Err(errno) => Err(self.failed(file, "open", errno)),
+        }
+    }
+
+    fn make_dir(&self, dir: Path<'_>, (uid, gid): (Uid, Gid), mode: u16) -> Result<()> {
+        let make = || {
+            let (parent, name) = self.parent(dir)?;
+            // Nobody gets in before it is as it should be.
+            match mkdirat(&parent, name, Mode::RWXU) {
+                Err(Errno::EXIST) if look(&self.at(dir, OFlags::PATH | OFlags::DIRECTORY)?).is_ok() => {
+                    return Ok(());
+                }
+                made => made?,
+            }
+            let (uid, gid) = (rustix::fs::Uid::from_raw(uid.0), rustix::fs::Gid::from_raw(gid.0));
+            match chownat(&parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
+                // Only root can give things away; whoever else serves serves himself.
+                Err(Errno::PERM) | Ok(()) => {}
+                Err(errno) => return Err(errno),
+            }
+            let made = self.at(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+            fchmod(&made, Mode::from_raw_mode(u32::from(mode & 0o7777)))
+        };
+        make().map_err(|errno| self.failed(dir, "make the directory", errno))
+    }
+
+    fn unlink(&self, path: Path<'_>) -> Result<bool> {
+        self.unlinked(path, AtFlags::empty())
+    }
+
+    fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
+        self.unlinked(dir, AtFlags::REMOVEDIR)
+    }
+
+    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
+        let (to_dir, to_name) =
+            self.parent(to).map_err(|errno| self.failed(to, "rename something to", errno))?;
+        let done = self.parent(from).and_then(|(dir, name)| renameat(&dir, name, &to_dir, to_name));
+        self.if_there(from, "rename", done)
+    }
+
+    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
+        let done = self.file(file, OFlags::WRONLY).and_then(|(file, _)| ftruncate(&file, size));
+        self.if_there(file, "truncate", done)
+    }
+}
+
+struct DirObject(File);
+
+impl Object for DirObject {
+    fn version(&self) -> Result<Version> {
+        look(&self.0).map(|stat| version(&stat)).map_err(|errno| unreadable(&errno))
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        while done < into.len() {
+            match self.0.read_at(&mut into[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(unreadable(&error)),
+            }
+        }
+        Ok(done)
+    }
+}
+
+fn unreadable(error: &dyn std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Io, format!("the back end cannot read a file of its own: {error}"))
+}
+
+fn look(file: &impl AsFd) -> rustix::io::Result<Statx> {
+    statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
+}
+
+fn version(stat: &Statx) -> Version {
+    Version { size: stat.stx_size, mtime: time(stat.stx_mtime), serial: stat.stx_ino }
+}
+
+fn time(time: rustix::fs::StatxTimestamp) -> Time {
+    Time { secs: time.tv_sec, nanos: time.tv_nsec }
+}
+
+fn file_kind(stat: &Statx) -> Option<FileKind> {
+    use rustix::fs::FileType;
+    let device = || rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor) as u32;
+    Some(match FileType::from_raw_mode(stat.stx_mode.into()) {
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Special(Special::Pipe),
+        FileType::Socket => FileKind::Special(Special::Socket),
+        FileType::CharacterDevice => FileKind::Special(Special::Character(device())),
+        FileType::BlockDevice => FileKind::Special(Special::Block(device())),
+        FileType::Unknown => return None,
+    })
+}
+
+/// The access list of a file, if it has one.
+fn access_list(file: &OwnedFd, kind: FileKind) -> rustix::io::Result<Option<Vec<u8>>> {
+    if kind == FileKind::Symlink {
+        return Ok(None);
+    }
+    let mut list = vec![0; LIST];
+    // A descriptor that only names a file gives its attributes away by its path alone.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    match getxattr(path, "system.posix_acl_access", list.as_mut_slice()) {
+        Ok(len) => {
+            list.truncate(len);
+            Ok(Some(list))
+        }
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
+        // One that is too long to be read grants nobody anything.
+        Err(Errno::RANGE) => Ok(Some(Vec::new())),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn is_miss(errno: Errno) -> bool {
+    matches!(errno, Errno::NOENT | Errno::NOTDIR)
+}
+
+fn kind(errno: Errno) -> ErrorKind {
+    match errno {
+        Errno::NOENT => ErrorKind::NotFound,
+        Errno::EXIST => ErrorKind::Exists,
+        Errno::NOTDIR => ErrorKind::NotDirectory,
+        Errno::ISDIR => ErrorKind::IsDirectory,
+        Errno::NOTEMPTY => ErrorKind::NotEmpty,
+        Errno::ACCESS => ErrorKind::AccessDenied,
+        Errno::PERM | Errno::ROFS => ErrorKind::NotPermitted,
+        Errno::NOSPC | Errno::DQUOT => ErrorKind::NoSpace,
+        Errno::INVAL => ErrorKind::Invalid,
+        Errno::NAMETOOLONG => ErrorKind::NameTooLong,
+        Errno::LOOP | Errno::XDEV => ErrorKind::TooManyLinks,
+        Errno::MLINK => ErrorKind::LinkLimit,
+        Errno::FBIG => ErrorKind::TooLarge,
+        Errno::BUSY => ErrorKind::Busy,
+        Errno::STALE => ErrorKind::Stale,
+        Errno::NOTSUP => ErrorKind::Unsupported,
+        _ => ErrorKind::Io,
+    }
+}

@@ -1,0 +1,101 @@
+//! A back end that fails when it is told to, before or after it has done what was asked.
+
+use crate::{Backend, Found, Object, Path, Version};
+use forebay_model::{Error, ErrorKind, Gid, Name, Result, Uid};
+use std::sync::Arc;
+
+/// How a call goes wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Nothing was done.
+    Before,
+    /// It was done, and nobody is told.
+    After,
+}
+
+type Choose = Arc<dyn Fn(&str) -> Option<Fault> + Send + Sync>;
+
+/// A back end with faults.
+pub struct Faulty<B> {
+    inner: B,
+    choose: Choose,
+}
+
+impl<B> Faulty<B> {
+    /// Asks `choose` at every call, by the call's name, whether it goes wrong.
+    pub fn new(inner: B, choose: impl Fn(&str) -> Option<Fault> + Send + Sync + 'static) -> Faulty<B> {
+        Faulty { inner, choose: Arc::new(choose) }
+    }
+
+    /// What it is in front of.
+    pub fn inner(&self) -> &B {
+        &self.inner
+    }
+
+    fn through<T>(&self, call: &str, perform: impl FnOnce(&B) -> Result<T>) -> Result<T> {
+        through(&self.choose, call, || perform(&self.inner))
+    }
+}
+
+fn through<T>(choose: &Choose, call: &str, perform: impl FnOnce() -> Result<T>) -> Result<T> {
+    let fault = choose(call);
+    let done = if fault == Some(Fault::Before) { None } else { Some(perform()) };
+    match (fault, done) {
+        (None, Some(done)) => done,
+        _ => Err(Error::new(ErrorKind::Io, format!("{call}: the back end was told to fail"))),
+    }
+}
+
+impl<B: Backend> Backend for Faulty<B> {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
+        self.through("find", |inner| inner.find(path))
+    }
+
+    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+        self.through("list", |inner| inner.list(dir, show))
+    }
+
+    fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
+        let object = self.through("open", |inner| inner.open(file))?;
+        Ok(Box::new(FaultyObject { inner: object, choose: self.choose.clone() }))
+    }
+
+    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+        self.through("make_dir", |inner| inner.make_dir(dir, owner, mode))
+    }
+
+    fn unlink(&self, path: Path<'_>) -> Result<bool> {
+        self.through("unlink", |inner| inner.unlink(path))
+    }
+
+    fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
+        self.through("remove_dir", |inner| inner.remove_dir(dir))
+    }
+
+    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
+        self.through("rename", |inner| inner.rename(from, to))
+    }
+
+    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
+        self.through("truncate", |inner| inner.truncate(file, size))
+    }
+}
+
+struct FaultyObject {
+    inner: Box<dyn Object>,
+    choose: Choose,
+}
+
+impl Object for FaultyObject {
+    fn version(&self) -> Result<Version> {
+        through(&self.choose, "version", || self.inner.version())
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        through(&self.choose, "read", || self.inner.read_at(offset, into))
+    }
+}

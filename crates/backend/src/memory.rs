@@ -1,0 +1,228 @@
+//! A back end in memory, for tests.
+
+use crate::{Backend, Found, Object, Path, Version, shown};
+use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Time, Uid};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A back end in memory. Copies share what they hold.
+#[derive(Clone, Default)]
+pub struct Memory {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    nodes: BTreeMap<Vec<Name>, Node>,
+    /// Counts changes: the time of this world.
+    clock: u64,
+}
+
+#[derive(Clone)]
+struct Node {
+    found: Found,
+    bytes: Vec<u8>,
+}
+
+impl State {
+    fn tick(&mut self) -> Time {
+        self.clock += 1;
+        Time { secs: self.clock as i64, nanos: 0 }
+    }
+
+    fn insert(&mut self, path: Path<'_>, kind: FileKind, owner: (Uid, Gid), mode: u16, bytes: &[u8]) {
+        let now = self.tick();
+        let version = Version { size: bytes.len() as u64, mtime: now, serial: self.clock };
+        let target = if kind == FileKind::Symlink { bytes.to_vec() } else { Vec::new() };
+        let (uid, gid) = owner;
+        let found = Found { kind, mode, uid, gid, version, atime: now, ctime: now, target };
+        self.nodes.insert(path.to_vec(), Node { found, bytes: bytes.to_vec() });
+    }
+
+    fn kind(&self, path: Path<'_>) -> Option<FileKind> {
+        if path.is_empty() {
+            return Some(FileKind::Directory);
+        }
+        self.nodes.get(path).map(|node| node.found.kind)
+    }
+
+    fn children(&self, dir: Path<'_>) -> impl Iterator<Item = &Name> {
+        let below =
+            self.nodes.keys().filter(move |path| path.len() == dir.len() + 1 && path.starts_with(dir));
+        below.filter_map(|path| path.last())
+    }
+
+    fn demand_parent(&self, path: Path<'_>) -> Result<()> {
+        match path.split_last().map(|(_, dir)| self.kind(dir)) {
+            Some(Some(FileKind::Directory)) => Ok(()),
+            Some(Some(_)) => Err(failed(path, ErrorKind::NotDirectory)),
+            _ => Err(failed(path, ErrorKind::NotFound)),
+        }
+    }
+}
+
+fn failed(path: Path<'_>, kind: ErrorKind) -> Error {
+    Error::new(kind, format!("{}: {kind}", shown(path)))
+}
+
+impl Memory {
+    /// Puts a file there, or new bytes into it.
+    pub fn put(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, bytes: &[u8]) {
+        self.lock().insert(path, FileKind::File, owner, mode, bytes);
+    }
+
+    /// Puts a symbolic link there.
+    pub fn put_link(&self, path: Path<'_>, target: &[u8]) {
+        self.lock().insert(path, FileKind::Symlink, (Uid(0), Gid(0)), 0o777, target);
+    }
+
+    /// The bytes of a file.
+    #[must_use]
+    pub fn bytes(&self, path: Path<'_>) -> Option<Vec<u8>> {
+        self.lock().nodes.get(path).map(|node| node.bytes.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backend for Memory {
+    fn name(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
+        Ok(self.lock().nodes.get(path).map(|node| node.found.clone()))
+    }
+
+    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+        let names: Vec<Name> = {
+            let state = self.lock();
+            match state.kind(dir) {
+                Some(FileKind::Directory) => state.children(dir).cloned().collect(),
+                Some(_) => return Err(failed(dir, ErrorKind::NotDirectory)),
+                None => return Err(failed(dir, ErrorKind::NotFound)),
+            }
+        };
+        names.into_iter().for_each(show);
+        Ok(())
+    }
+
+    fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
+        match self.lock().nodes.get(file) {
+            Some(node) if node.found.kind == FileKind::File => {
+                let (state, serial) = (self.state.clone(), node.found.version.serial);
+                Ok(Box::new(MemoryObject { state, serial }))
+            }
+            Some(_) => Err(failed(file, ErrorKind::Invalid)),
+            None => Err(failed(file, ErrorKind::NotFound)),
+        }
+    }
+
+    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+        let mut state = self.lock();
+        state.demand_parent(dir)?;
+        match state.kind(dir) {
+            Some(FileKind::Directory) => {}
+            Some(_) => return Err(failed(dir, ErrorKind::Exists)),
+            None => state.insert(dir, FileKind::Directory, owner, mode, b""),
+        }
+        Ok(())
+    }
+
+    fn unlink(&self, path: Path<'_>) -> Result<bool> {
+        let mut state = self.lock();
+        match state.kind(path) {
+            None => Ok(false),
+            Some(FileKind::Directory) => Err(failed(path, ErrorKind::IsDirectory)),
+            Some(_) => Ok(state.nodes.remove(path).is_some()),
+        }
+    }
+
+    fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
+        let mut state = self.lock();
+        match state.kind(dir) {
+            None => Ok(false),
+            Some(FileKind::Directory) if state.children(dir).next().is_some() => {
+                Err(failed(dir, ErrorKind::NotEmpty))
+            }
+            Some(FileKind::Directory) => Ok(state.nodes.remove(dir).is_some()),
+            Some(_) => Err(failed(dir, ErrorKind::NotDirectory)),
+        }
+    }
+
+    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
+        let mut state = self.lock();
+        let Some(kind) = state.kind(from).filter(|_| !from.is_empty()) else { return Ok(false) };
+        if from == to {
+            return Ok(true);
+        }
+        state.demand_parent(to)?;
+        if to.starts_with(from) {
+            return Err(failed(to, ErrorKind::Invalid));
+        }
+        match (kind == FileKind::Directory, state.kind(to)) {
+            (true, Some(FileKind::Directory)) if state.children(to).next().is_some() => {
+                return Err(failed(to, ErrorKind::NotEmpty));
+            }
+            (true, Some(there)) if there != FileKind::Directory => {
+                return Err(failed(to, ErrorKind::NotDirectory));
+            }
+            (false, Some(FileKind::Directory)) => return Err(failed(to, ErrorKind::IsDirectory)),
+            _ => {}
+        }
+        let moved: Vec<Vec<Name>> =
+            state.nodes.keys().filter(|path| path.starts_with(from)).cloned().collect();
+        for path in moved {
+            if let Some(node) = state.nodes.remove(&path) {
+                state.nodes.insert([to, &path[from.len()..]].concat(), node);
+            }
+        }
+        Ok(true)
+    }
+
+    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
+        let mut state = self.lock();
+        let now = state.tick();
+        let Some(node) = state.nodes.get_mut(file) else { return Ok(false) };
+        match node.found.kind {
+            FileKind::File => {}
+            FileKind::Directory => return Err(failed(file, ErrorKind::IsDirectory)),
+            _ => return Err(failed(file, ErrorKind::Invalid)),
+        }
+        let len = usize::try_from(size).map_err(|_| failed(file, ErrorKind::TooLarge))?;
+        node.bytes.resize(len, 0);
+        node.found.version = Version { size, mtime: now, ..node.found.version };
+        Ok(true)
+    }
+}
+
+/// An open file: what it leads to may be renamed or removed meanwhile.
+struct MemoryObject {
+    state: Arc<Mutex<State>>,
+    serial: u64,
+}
+
+impl MemoryObject {
+    fn look<T>(&self, look: impl FnOnce(&Node) -> T) -> Result<T> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let node = state.nodes.values().find(|node| node.found.version.serial == self.serial);
+        node.map(look).ok_or_else(|| Error::from(ErrorKind::Stale))
+    }
+}
+
+impl Object for MemoryObject {
+    fn version(&self) -> Result<Version> {
+        self.look(|node| node.found.version)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.look(|node| {
+            let from = node.bytes.get(offset.min(node.bytes.len() as u64) as usize..).unwrap_or_default();
+            let count = from.len().min(into.len());
+            into[..count].copy_from_slice(&from[..count]);
+            count
+        })
+    }
+}

@@ -1,0 +1,34 @@
+//! A server before a directory.
+
+use crate::support::World;
+
+#[test]
+fn a_directory_behind_appears_and_is_changed() {
+    let mut world = World::empty();
+    world.write("behind/run1/ckpt", "checkpoint");
+    world.write("behind/old", "old");
+    world.start(&["--backend", "dir:behind"]);
+    assert_eq!(world.well(&["cat", "/run1/ckpt"]), "checkpoint");
+    assert_eq!(world.well(&["ls", "/"]).split_whitespace().collect::<Vec<_>>(), ["old", "run1/"]);
+    world.well(&["mv", "/run1/ckpt", "/kept"]);
+    world.well(&["rm", "/old"]);
+    world.write("new", "new");
+    world.well(&["put", "new", "/run1/new"]);
+    world.kill();
+    world.start(&["--backend", "dir:behind"]);
+    assert_eq!(world.well(&["cat", "/kept", "/run1/new"]), "checkpointnew");
+    assert_eq!(std::fs::read(world.path("behind/kept")).unwrap(), b"checkpoint");
+    assert!(!world.path("behind/old").exists() && !world.path("behind/run1/ckpt").exists());
+    world.write("behind/run1/later", "later");
+    assert_eq!(world.well(&["cat", "/run1/later"]), "later");
+}
+
+#[test]
+fn a_back_end_that_cannot_be_is_refused() {
+    let world = World::empty();
+    let up = |backend| {
+        world.run(&["up", "--detach", "--disk", "--store", "s", "--socket", "f", "--backend", backend])
+    };
+    up("tape:7").failed(1, &["tape:7", "dir:PATH"]);
+    up("dir:no/such").failed(1, &["no/such", "No such file"]);
+}

@@ -1,0 +1,65 @@
+//! A server before a directory: the reference model knows what was there before, and nothing tells the two apart.
+
+use forebay_model::Bytes;
+use forebay_proof::{By, Driver, Host, Plan, Seeded, Step, rounds};
+use forebay_server::Medium;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
+
+fn host(medium: Medium) -> Host {
+    let plan = Plan::new(medium, Bytes::mib(128), Bytes::mib(4));
+    Host::new(PROGRAM, Plan { before: true, ..plan })
+}
+
+fn play(medium: Medium, part: u64) {
+    let seeded = Seeded::new();
+    let mut dice = seeded.dice(part);
+    let mut seen = BTreeMap::<String, u64>::new();
+    // Few steps in each of several worlds: sooner or later everything has been met.
+    for world in rounds(8) {
+        let mut host = host(medium);
+        let clients = vec![host.client(By::Unix), host.client(By::Tcp)];
+        let mut driver = Driver::before(clients, &host.behind(), seeded.dice(part + 1 + world));
+        for number in 0..300 {
+            let step = match dice.below(40) {
+                0 => {
+                    match dice.one_in(2) {
+                        true => host.kill(),
+                        false => host.stop(),
+                    }
+                    host.start();
+                    continue;
+                }
+                1..3 => {
+                    let patience = Duration::from_micros(dice.below(3000));
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| {
+                            std::thread::sleep(patience);
+                            host.kill();
+                            host.start();
+                        });
+                        driver.step()
+                    })
+                }
+                _ => driver.step(),
+            };
+            *seen.entry(format!("{step:?}")).or_default() += 1;
+            if number % 100 == 99 {
+                driver.check();
+            }
+        }
+    }
+    assert!(seen[&format!("{:?}", Step::Done)] > 10, "{seen:?}");
+}
+
+#[test]
+fn random_operations_before_a_directory_match_the_model_in_memory() {
+    play(Medium::Memory, 4000);
+}
+
+#[test]
+fn random_operations_before_a_directory_match_the_model_on_disk() {
+    play(Medium::Disk, 5000);
+}

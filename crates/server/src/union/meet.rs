@@ -1,0 +1,314 @@
+//! Meeting what is behind: on a miss, in a listing, and again whenever it may have changed.
+
+use super::record::{self, Home, Record};
+use super::{Union, is_private};
+use crate::service::Service;
+use forebay_backend::Found;
+use forebay_model::{Change, Error, ErrorKind, FileId, FileKind, Identity, Layout, Name, Result, SetTime};
+use forebay_store::{Arrival, Batch, Body, Extent, Fate, Found as Named, Inode, MAX_LISTED, Unlinked};
+use std::collections::HashSet;
+
+/// Bytes in a stripe; with one server, a formality.
+const STRIPE: u64 = 4 << 20;
+/// Most names in a directory behind: they are all in memory while it is listed.
+const MOST_NAMES: usize = 1 << 22;
+
+impl Service {
+    /// Makes sure that a name leads to what is behind, if anything is: to be called before the name is used.
+    pub(crate) fn meet(&self, dir: FileId, name: &Name) -> Result<()> {
+        let Some(union) = &self.union else { return Ok(()) };
+        match self.known(dir, name)? {
+            Some((file, inode)) => {
+                if self.look_again(union, file, &inode)? {
+                    self.find_new(union, dir, name)?;
+                }
+                Ok(())
+            }
+            None => self.find_new(union, dir, name).map(drop),
+        }
+    }
+
+    /// Brings in the first name of a path that the buffer does not know and the back end does; false if there is none.
+    pub(crate) fn meet_on_path(&self, who: &Identity, dir: FileId, path: &[u8]) -> Result<bool> {
+        let Some(union) = &self.union else { return Ok(false) };
+        let names = self.store.names();
+        let mut at = dir;
+        for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
+            if part == b".." {
+                at = names.inode(at)?.parent().unwrap_or(FileId::ROOT);
+                continue;
+            }
+            let name = Name::new(part)?;
+            match self.look_up(who, at, &name) {
+                Ok((file, inode)) if inode.kind() == FileKind::Directory => at = file,
+                Ok(_) => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::NotFound => return self.find_new(union, at, &name),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Looks at a file behind again, and at the directories above it if that was some time ago: whoever lost rights
+    /// there has lost them here, and what was removed or replaced there is removed or replaced here.
+    pub(crate) fn refresh(&self, file: FileId) -> Result<()> {
+        let Some(union) = &self.union else { return Ok(()) };
+        self.refresh_above(file)?;
+        match self.store.names().inode(file) {
+            Ok(inode) => self.look_again(union, file, &inode).map(drop),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Looks at a file and the directories above it again, each if that was some time ago.
+    pub(crate) fn refresh_above(&self, file: FileId) -> Result<()> {
+        let Some(union) = &self.union else { return Ok(()) };
+        let mut at = file;
+        while let Some(record) = union.record(at)? {
+            if !union.was_just_seen(at)
+                && let Ok(inode) = self.store.names().inode(at)
+            {
+                self.look_again(union, at, &inode)?;
+            }
+            match record.home {
+                Home::Entry { dir, .. } => at = dir,
+                Home::Private => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings everything in a directory behind in, and forgets what has gone from there.
+    pub(crate) fn survey(&self, dir: FileId) -> Result<()> {
+        let Some(union) = &self.union else { return Ok(()) };
+        let mut there = HashSet::new();
+        let listed = {
+            let _still = union.still();
+            let Some(path) = union.path(dir)? else { return Ok(()) };
+            let mut show = |name: Name| {
+                // One too many is enough to know that there are too many.
+                if there.len() <= MOST_NAMES && !is_private(dir, &name) {
+                    there.insert(name);
+                }
+            };
+            union.ask(|backend| backend.list(&path, &mut show))
+        };
+        match listed {
+            Ok(()) => {}
+            // Gone meanwhile, or never more than a name here.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => {
+                return self.refresh(dir);
+            }
+            Err(error) => return Err(error),
+        }
+        if there.len() > MOST_NAMES {
+            let text = format!("directory {dir} has more than {MOST_NAMES} entries behind: list it there");
+            return Err(Error::new(ErrorKind::TooLarge, text));
+        }
+        self.visit(dir, |name, file| {
+            if !there.remove(&name)
+                && union.record(file)?.is_some_and(|record| record.lives_at(dir, &name))
+                && let Ok(inode) = self.store.names().inode(file)
+            {
+                self.look_again(union, file, &inode)?;
+            }
+            Ok(())
+        })?;
+        for name in there {
+            self.find_new(union, dir, &name)?;
+        }
+        Ok(())
+    }
+
+    fn visit(&self, dir: FileId, mut visit: impl FnMut(Name, FileId) -> Result<()>) -> Result<()> {
+        let mut cookie = Some(0);
+        while let Some(from) = cookie {
+            let (entries, next) = self.store.names().read_dir(&Identity::root(), dir, from, MAX_LISTED)?;
+            entries.into_iter().try_for_each(|entry| visit(entry.name, entry.file))?;
+            cookie = next;
+        }
+        Ok(())
+    }
+
+    /// What has a name here. In front of a back end a server is alone, and everything is its own.
+    fn look_up(&self, who: &Identity, dir: FileId, name: &Name) -> Result<(FileId, Inode)> {
+        match self.store.names().lookup(who, dir, name)? {
+            Named::Here(file, inode) => Ok((file, *inode)),
+            Named::Away(file, _) => Err(Error::new(
+                ErrorKind::Io,
+                format!("file {file} is on another server, beyond the back end"),
+            )),
+        }
+    }
+
+    pub(super) fn known(&self, dir: FileId, name: &Name) -> Result<Option<(FileId, Inode)>> {
+        match self.look_up(&Identity::root(), dir, name) {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Looks for a name behind that is not known here; true if it is there.
+    fn find_new(&self, union: &Union, dir: FileId, name: &Name) -> Result<bool> {
+        if is_private(dir, name) {
+            return Ok(false);
+        }
+        let found = {
+            let _still = union.still();
+            let Some(mut path) = union.path(dir)? else { return Ok(false) };
+            path.push(name.clone());
+            union.ask(|backend| backend.find(&path))?
+        };
+        let Some(found) = found else { return Ok(false) };
+        let (arrival, size) = (self.arrival(name, &found), found.version.size);
+        let with = |file: FileId| {
+            let mut batch = match found.kind {
+                FileKind::File => self.store.data().found(file, size)?,
+                _ => Batch::default(),
+            };
+            let home = Home::Entry { dir, name: name.clone() };
+            batch.put(record::key(file), Record::of(home, &found).encode());
+            Ok(batch)
+        };
+        let brought = self.store.names().bring(dir, name, arrival, self.store.data().now(), with);
+        match brought.map_err(Error::from) {
+            Ok(_) => Ok(true),
+            // Somebody else met it at the same time, or made one here.
+            Err(error) if error.kind() == ErrorKind::Exists => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn arrival(&self, name: &Name, found: &Found) -> Arrival {
+        let body = match found.kind {
+            FileKind::File => Body::File {
+                layout: Layout::whole(self.config.server, STRIPE),
+                incarnations: vec![self.store.incarnation()],
+                extent: Extent::default(),
+            },
+            FileKind::Directory => Body::Directory { epoch: 0, name: Some(name.clone()), striping: None },
+            FileKind::Symlink => Body::Symlink { target: found.target.clone() },
+            FileKind::Special(special) => Body::Special { special },
+        };
+        let (owner, mtime) = ((found.uid, found.gid), found.version.mtime);
+        Arrival { body, mode: found.mode, owner, atime: found.atime, mtime, ctime: found.ctime }
+    }
+
+    /// Compares what is known of something with what is behind; true if it is not there any more.
+    fn look_again(&self, union: &Union, file: FileId, inode: &Inode) -> Result<bool> {
+        let Some(record) = union.record(file)? else { return Ok(false) };
+        let Home::Entry { dir, name } = &record.home else { return Ok(false) };
+        match union.find(file)? {
+            Some((_, found)) if is_same_thing(inode, &found) => {
+                let seen = Record::of(record.home.clone(), &found);
+                if seen != record {
+                    self.renew(union, file, &record, &found)?;
+                }
+                Ok(false)
+            }
+            _ => self.vanish(union, file, inode, (*dir, name)),
+        }
+    }
+
+    /// Takes over what changed behind.
+    fn renew(&self, union: &Union, file: FileId, record: &Record, found: &Found) -> Result<()> {
+        let (now, root) = (self.store.data().now(), Identity::root());
+        let mut change = Change::default();
+        if (found.mode, found.uid, found.gid) != (record.mode, record.uid, record.gid) {
+            (change.mode, change.uid, change.gid) = (Some(found.mode), Some(found.uid), Some(found.gid));
+            if found.kind == FileKind::Symlink {
+                change.mode = None;
+            }
+        }
+        let mut known = Record::of(record.home.clone(), found);
+        if found.version != record.version {
+            let mut batch = Batch::default();
+            batch.put(record::key(file), known.encode());
+            let renewed = match found.kind {
+                FileKind::File => {
+                    let _length = union.length(file);
+                    // Somebody here may have cut it a moment ago.
+                    if union.record(file)?.as_ref() != Some(record) {
+                        return Ok(());
+                    }
+                    self.store.data().found_anew(file, found.version.size, batch)
+                }
+                _ => self.store.meta().commit(batch),
+            };
+            match renewed {
+                Ok(()) => change.mtime = Some(SetTime::To(found.version.mtime)),
+                // Changed on both sides: what is behind is not taken, and not read either.
+                Err(error) if error.kind() == ErrorKind::Stale => known.version = record.version,
+                Err(error) => return Err(error),
+            }
+        }
+        let mut batch = Batch::default();
+        batch.put(record::key(file), known.encode());
+        self.store.meta().commit(batch)?;
+        match self.store.names().set_attr(&root, file, &change, now).map_err(Error::from) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Something is behind no more. Forgets it, unless it was changed here: then it stays, as far as it is here.
+    fn vanish(
+        &self,
+        union: &Union,
+        file: FileId,
+        inode: &Inode,
+        (dir, name): (FileId, &Name),
+    ) -> Result<bool> {
+        let (names, root, now) = (self.store.names(), Identity::root(), self.store.data().now());
+        let forget = |_: &Unlinked, mut batch: Batch| {
+            batch.remove(record::key(file));
+            self.store.meta().commit(batch)
+        };
+        let gone = match inode.kind() {
+            FileKind::File if !self.store.data().is_as_behind(file)? => return Ok(false),
+            FileKind::Directory => {
+                self.vanish_below(union, file)?;
+                names.remove_dir_via(&root, dir, name, now, forget)
+            }
+            _ => names.unlink_via(&root, dir, name, now, forget),
+        };
+        match gone.map_err(Error::from) {
+            Ok(unlinked) => {
+                if unlinked.fate == Fate::Orphaned {
+                    self.grace.orphaned(&self.opens, unlinked.file);
+                }
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::NotEmpty => {
+                // It holds something of ours: from now on it is a directory of ours.
+                let mut batch = Batch::default();
+                batch.remove(record::key(file));
+                self.store.meta().commit(batch)?;
+                Ok(false)
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn vanish_below(&self, union: &Union, dir: FileId) -> Result<()> {
+        self.visit(dir, |name, file| {
+            if union.record(file)?.is_some_and(|record| record.lives_at(dir, &name))
+                && let Ok(inode) = self.store.names().inode(file)
+            {
+                self.vanish(union, file, &inode, (dir, &name))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Whether what is behind is what was met, however it may have changed.
+fn is_same_thing(inode: &Inode, found: &Found) -> bool {
+    match &inode.body {
+        Body::Symlink { target } => found.kind == FileKind::Symlink && *target == found.target,
+        _ => found.kind == inode.kind(),
+    }
+}

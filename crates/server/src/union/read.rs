@@ -1,0 +1,101 @@
+//! Reading bytes that are behind.
+
+use super::Union;
+use super::change::changed_behind;
+use super::gone_behind;
+use super::record::Record;
+use crate::service::Service;
+use forebay_backend::Object;
+use forebay_model::{Error, ErrorKind, FileId, Result, Span};
+use forebay_store::Piece;
+use std::sync::Arc;
+
+/// How often a read starts again because the file was cut or replaced meanwhile.
+const TRIES: u32 = 8;
+
+/// A stretch of what was read.
+pub(crate) enum Part {
+    /// From the store.
+    Here(Piece),
+    /// From behind.
+    There(Vec<u8>),
+}
+
+impl Service {
+    /// Reads a file of which something is behind, apart from the threads that serve connections.
+    pub(crate) async fn read_both(
+        self: &Arc<Service>,
+        file: FileId,
+        offset: u64,
+        len: u32,
+    ) -> Result<Vec<Part>> {
+        let Some(union) = &self.union else { return Err(gone_behind(file)) };
+        let _place = union.waiting.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
+        let service = self.clone();
+        let read = tokio::task::spawn_blocking(move || match &service.union {
+            Some(union) => service.read_parts(union, file, offset, len),
+            None => Err(gone_behind(file)),
+        });
+        read.await
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the server failed while it read from behind")))
+    }
+
+    fn read_parts(&self, union: &Union, file: FileId, offset: u64, len: u32) -> Result<Vec<Part>> {
+        for _ in 0..TRIES {
+            let record = union.record(file)?;
+            let pieces = self.store.data().read(file, offset, len)?;
+            if !pieces.iter().any(|piece| matches!(piece, Piece::Behind(_))) {
+                return Ok(pieces.into_iter().map(Part::Here).collect());
+            }
+            let record = record.ok_or_else(|| gone_behind(file))?;
+            let opened = {
+                let _still = union.still();
+                let path = union.path(file)?.ok_or_else(|| gone_behind(file))?;
+                union.ask(|backend| backend.open(&path))
+            };
+            let object = match opened {
+                Ok(object) => Some(object),
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => None,
+                Err(error) => return Err(error),
+            };
+            if let Some(object) = &object
+                && let Some(parts) = union.ask(|_| fetch(&**object, &record, pieces))?
+            {
+                return Ok(parts);
+            }
+            // It is not what it was. Somebody here who cuts it says so in a moment.
+            drop(union.length(file));
+            if union.record(file)?.as_ref() == Some(&record) {
+                self.refresh(file)?;
+                if union.record(file)?.as_ref() == Some(&record) {
+                    return Err(if object.is_some() { changed_behind(file) } else { gone_behind(file) });
+                }
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!("file {file} changes behind faster than it can be read: try again"),
+        ))
+    }
+}
+
+/// All parts, or nothing if the file is not the one in the record, or was not to the end.
+fn fetch(object: &dyn Object, record: &Record, pieces: Vec<Piece>) -> Result<Option<Vec<Part>>> {
+    if object.version()? != record.version {
+        return Ok(None);
+    }
+    let mut parts = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        parts.push(match piece {
+            Piece::Behind(Span { start, end }) => {
+                let mut bytes = vec![0; (end - start) as usize];
+                if object.read_at(start, &mut bytes)? != bytes.len() {
+                    return Ok(None);
+                }
+                Part::There(bytes)
+            }
+            here => Part::Here(here),
+        });
+    }
+    Ok((object.version()? == record.version).then_some(parts))
+}

@@ -1,0 +1,223 @@
+//! Which bytes of a file are behind: in the back end, and in no region.
+//!
+//! **Invariant**: only a truncation, a punch or a deletion takes bytes away from here. Newer bytes in a region lie
+//! *over* them, so that a machine that dies before those are durable finds the older ones, and never zeros.
+
+use super::file::{File, SizeRecord};
+use super::index::{Extent, Index, Source};
+use super::{Data, MAX_FILE, lock};
+use crate::meta::Batch;
+use forebay_model::{Error, ErrorKind, FileId, Result, Span, Stamp};
+use serde::{Deserialize, Serialize};
+
+/// Most stretches of one file. Only ever reached by releasing thousands of separate pieces.
+const MOST: usize = 4096;
+
+/// Bytes that are behind, and since when: records of the same bytes that are older are dead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Stretch {
+    pub(super) span: Span,
+    pub(super) stamp: Stamp,
+    /// Newer bytes lay over them when this was written down: whoever lost those must not read these.
+    pub(super) hidden: bool,
+}
+
+/// All stretches of a file, in order, none over another.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Behind {
+    stretches: Vec<Stretch>,
+}
+
+impl Behind {
+    /// What was written down. `whole` says that the regions are those of that time.
+    pub(super) fn load(stretches: &[Stretch], whole: bool) -> Behind {
+        let kept = stretches.iter().filter(|stretch| whole || !stretch.hidden);
+        Behind { stretches: kept.map(|stretch| Stretch { hidden: false, ..*stretch }).collect() }
+    }
+
+    /// The first `size` bytes.
+    pub(super) fn first(size: u64, stamp: Stamp) -> Behind {
+        let mut behind = Behind::default();
+        behind.insert(Span::new(0, size), stamp);
+        behind
+    }
+
+    /// What the index knows of it.
+    pub(super) fn extents(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.stretches.iter().map(|one| Extent { span: one.span, stamp: one.stamp, source: Source::Behind })
+    }
+
+    /// These bytes are not behind any more.
+    pub(super) fn cut(&mut self, span: Span) {
+        let rest = self.stretches.iter().flat_map(|&stretch| {
+            let before = (stretch.span.start < span.start)
+                .then(|| Span::new(stretch.span.start, stretch.span.end.min(span.start)));
+            let after = (stretch.span.end > span.end)
+                .then(|| Span::new(stretch.span.start.max(span.end), stretch.span.end));
+            [before, after].into_iter().flatten().map(move |span| Stretch { span, ..stretch })
+        });
+        self.stretches = rest.collect();
+    }
+
+    /// These bytes are behind from now on.
+    pub(super) fn put(&mut self, span: Span, stamp: Stamp) {
+        self.cut(span);
+        self.insert(span, stamp);
+    }
+
+    fn insert(&mut self, span: Span, stamp: Stamp) {
+        if !span.is_empty() {
+            let at = self.stretches.partition_point(|stretch| stretch.span.start < span.start);
+            self.stretches.insert(at, Stretch { span, stamp, hidden: false });
+        }
+    }
+
+    /// What is to be written down, seen under an index: neighbours that nothing covers become one, under the latest of
+    /// their stamps, because no record of theirs is newer.
+    pub(super) fn written(&self, index: &Index) -> Result<Vec<Stretch>> {
+        let mut written: Vec<Stretch> = Vec::new();
+        for &Stretch { span, stamp, .. } in &self.stretches {
+            let mut at = span.start;
+            for extent in index.pieces(span) {
+                let hidden = matches!(extent.source, Source::Data(_));
+                if at < extent.span.start {
+                    append(
+                        &mut written,
+                        Stretch { span: Span::new(at, extent.span.start), stamp, hidden: false },
+                    );
+                }
+                append(&mut written, Stretch { span: extent.span, stamp, hidden });
+                at = extent.span.end;
+            }
+            if at < span.end {
+                append(&mut written, Stretch { span: Span::new(at, span.end), stamp, hidden: false });
+            }
+        }
+        if written.len() > MOST {
+            let text = format!("more than {MOST} separate ranges of the file are behind: write it anew");
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
+        Ok(written)
+    }
+}
+
+impl Data {
+    /// The changes that make a new file one whose bytes are all behind, for the caller to commit with its name.
+    pub fn found(&self, file: FileId, size: u64) -> Result<Batch> {
+        if size > MAX_FILE {
+            return Err(ErrorKind::TooLarge.into());
+        }
+        let state = File { size, behind: Behind::first(size, self.now()), ..File::default() };
+        let mut batch = Batch::default();
+        batch.put(SizeRecord::key(file), state.record(&Index::default(), self.incarnation, false)?.encode());
+        Ok(batch)
+    }
+
+    /// Somebody else replaced the bytes behind: all of the file is what is there now. Fails with *stale* if any of it
+    /// was written, cut or punched here, because the two cannot be brought together. The changes in `with` happen
+    /// together with it.
+    pub fn found_anew(&self, id: FileId, size: u64, mut with: Batch) -> Result<()> {
+        if size > MAX_FILE {
+            return Err(ErrorKind::TooLarge.into());
+        }
+        let state = self.files.get(id, || self.load(id))?;
+        let mut state = lock(&state);
+        self.before.before(id);
+        state.alive()?;
+        if !state.is_as_behind() {
+            let text = format!(
+                "file {id} was changed behind while it was changed here too: copy what you need of both"
+            );
+            return Err(Error::new(ErrorKind::Stale, text));
+        }
+        let behind = Behind::first(size, self.clock.next());
+        let after = File { size, touched: state.touched, behind, ..File::default() };
+        let record = after.record(&Index::default(), self.incarnation, state.unsettled)?;
+        with.put(SizeRecord::key(id), record.encode());
+        self.kv.commit(with)?;
+        (state.size, state.behind) = (after.size, after.behind);
+        state.index.forget(Span::from(0));
+        let File { index, behind, .. } = &mut *state;
+        behind.extents().for_each(|extent| index.apply(extent, &mut |_| {}));
+        Ok(())
+    }
+
+    /// Whether a file is what is behind, and nothing of it was changed here.
+    pub fn is_as_behind(&self, id: FileId) -> Result<bool> {
+        let state = self.files.get(id, || self.load(id))?;
+        let state = lock(&state);
+        self.before.before(id);
+        Ok(state.is_as_behind())
+    }
+
+    /// Lets go of bytes in regions that the back end holds by now: of a span, those that are not newer than `stamp`.
+    /// They are read from behind when this returns; returns how many they were.
+    pub fn behind(&self, id: FileId, span: Span, stamp: Stamp) -> Result<u64> {
+        let state = self.files.get(id, || self.load(id))?;
+        let (mut dead, mut released) = (false, 0);
+        {
+            let mut state = lock(&state);
+            self.before.before(id);
+            state.alive()?;
+            let old = |extent: &Extent| matches!(extent.source, Source::Data(_)) && extent.stamp <= stamp;
+            let spans: Vec<Span> = state.index.pieces(span).filter(old).map(|extent| extent.span).collect();
+            if spans.is_empty() {
+                return Ok(0);
+            }
+            let (now, before) = (self.clock.next(), state.behind.clone());
+            spans.iter().for_each(|&span| state.behind.put(span, now));
+            // Written down first: a crash finds the bytes in their region, or behind.
+            if let Err(error) = self.note_size(id, &state, true) {
+                state.behind = before;
+                return Err(error);
+            }
+            state.unsettled = true;
+            for span in spans {
+                let extent = Extent { span, stamp: now, source: Source::Behind };
+                state.index.apply(extent, &mut |delta| dead |= self.adjust(delta));
+                released += span.len();
+            }
+        }
+        self.reclaim_if(dead);
+        Ok(released)
+    }
+}
+
+fn append(written: &mut Vec<Stretch>, next: Stretch) {
+    match written.last_mut() {
+        Some(last)
+            if last.span.end == next.span.start
+                && last.hidden == next.hidden
+                && (!next.hidden || last.stamp == next.stamp) =>
+        {
+            last.span.end = next.span.end;
+            last.stamp = last.stamp.max(next.stamp);
+        }
+        _ => written.push(next),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(behind: &Behind) -> Vec<(u64, u64, u64)> {
+        behind.stretches.iter().map(|one| (one.span.start, one.span.end, one.stamp.0)).collect()
+    }
+
+    #[test]
+    fn stretches_are_cut_and_put_and_written_as_few() {
+        let mut behind = Behind::first(100, Stamp(1));
+        behind.cut(Span::new(40, 50));
+        assert_eq!(shape(&behind), [(0, 40, 1), (50, 100, 1)]);
+        behind.put(Span::new(30, 60), Stamp(7));
+        assert_eq!(shape(&behind), [(0, 30, 1), (30, 60, 7), (60, 100, 1)]);
+        let mut index = Index::default();
+        behind.extents().for_each(|extent| index.apply(extent, &mut |_| {}));
+        let written = behind.written(&index).unwrap();
+        assert_eq!(written, [Stretch { span: Span::new(0, 100), stamp: Stamp(7), hidden: false }]);
+        behind.cut(Span::from(10));
+        assert_eq!(shape(&Behind::load(&behind.written(&Index::default()).unwrap(), true)), [(0, 10, 1)]);
+        assert_eq!(Behind::first(0, Stamp(1)), Behind::default());
+    }
+}

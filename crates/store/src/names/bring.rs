@@ -1,0 +1,73 @@
+//! Names of what was found behind.
+
+use super::key::{self, Target};
+use super::{Attempt, Body, Inode, Names, damaged, taken};
+use crate::meta::Batch;
+use forebay_model::{FileId, FileKind, Gid, Name, Result, Stamp, Time, Uid};
+use std::ops::ControlFlow;
+
+/// Something that was found behind, and is to have a name here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// What it is.
+    pub body: Body,
+    /// Permission bits with set-id and sticky, `0o7777`.
+    pub mode: u16,
+    /// Its owner.
+    pub owner: (Uid, Gid),
+    /// Last access.
+    pub atime: Time,
+    /// Last modification.
+    pub mtime: Time,
+    /// Last change.
+    pub ctime: Time,
+}
+
+impl Names {
+    /// Gives something a name that has it behind already. Nobody is asked whether he may: nothing new comes to be. The
+    /// changes that `with` makes for the new file happen together with it.
+    pub fn bring(
+        &self,
+        dir: FileId,
+        name: &Name,
+        arrival: Arrival,
+        now: Stamp,
+        with: impl FnOnce(FileId) -> Result<Batch>,
+    ) -> Attempt<(FileId, Inode)> {
+        let _held = self.locks.hold(&[dir]);
+        let mut edit = self.edit();
+        self.dir(dir)?;
+        if self.entry(dir, name)?.is_some() {
+            return Err(taken(dir, name).into());
+        }
+        let Arrival { body, mode, owner, atime, mtime, ctime } = arrival;
+        let inode = Inode { atime, mtime, ctime, ..Inode::new(body, dir, mode & 0o7777, owner, now) };
+        let kind = inode.kind();
+        edit.count(dir, i32::from(kind == FileKind::Directory))?;
+        let file = self.ids.next(&*self.kv)?;
+        edit.make(file, inode.clone());
+        edit.put_entry(dir, name, Target { file, kind });
+        edit.append(with(file)?);
+        edit.commit()?;
+        Ok((file, inode))
+    }
+
+    /// The names that a file has in a directory.
+    pub fn names_in(&self, dir: FileId, file: FileId) -> Result<Vec<Name>> {
+        let (mut names, mut bad) = (Vec::new(), None);
+        self.kv.scan(&key::entries(dir), &[], &mut |key, value| {
+            let entry =
+                key::split_entry(key).and_then(|(_, _, name)| Ok((Target::decode(dir, &name, value)?, name)));
+            match entry {
+                Ok((target, name)) if target.file == file => names.push(name),
+                Ok(_) => {}
+                Err(error) => {
+                    bad = Some(damaged(error));
+                    return ControlFlow::Break(());
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        bad.map_or(Ok(names), Err)
+    }
+}
