@@ -66,7 +66,11 @@ const PACKAGES: &[Package] = &[
     Package { name: "g++", proof: Proof::Program("c++"), why: "streams of C++ on files of Forebay" },
     Package { name: "binutils", proof: Proof::Program("nm"), why: "the list of what the library takes over" },
     Package { name: "git", proof: Proof::Program("git"), why: "an unmodified program that renames and maps" },
-    Package { name: "python3", proof: Proof::Program("python3"), why: "an unmodified program with many modules" },
+    Package {
+        name: "python3",
+        proof: Proof::Program("python3"),
+        why: "an unmodified program with many modules",
+    },
     Package { name: "fuse3", proof: Proof::Program("fusermount3"), why: "mounts of users who are not root" },
     Package { name: "rsync", proof: Proof::Program("rsync"), why: "an unmodified program on a mount" },
     Package { name: "sqlite3", proof: Proof::Program("sqlite3"), why: "an unmodified program on a mount" },
