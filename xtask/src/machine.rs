@@ -229,7 +229,7 @@ fn tools(install: bool, machine: &mut Machine) {
         if install && !is_here() {
             println!("installing {}", tool.name);
             let mut cargo = shell::cargo();
-            cargo.args(["install", "--quiet", "--locked", "--version", tool.version, "--root"]);
+            cargo.args(["install", "--quiet", "--debug", "--locked", "--version", tool.version, "--root"]);
             if let Err(why) = shell::run(cargo.arg(&home).arg(tool.name)) {
                 println!("{why}");
             }
