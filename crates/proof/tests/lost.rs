@@ -6,6 +6,7 @@ use forebay_model::{Bytes, ErrorKind, ServerId, Striping};
 use forebay_proof::{By, Fleet, Plan, pattern};
 use forebay_server::Medium;
 use forebay_store::Store;
+use forebay_wire::Standing;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -175,6 +176,7 @@ fn a_wiped_store_is_never_mistaken_for_empty_files() {
         fleet.host(2).start();
     }
     let client = fleet.client(0, By::Unix);
+    await_joined(&client, lost);
     check_damage(&client, &facts, lost);
     for number in 0..30 {
         let path = format!("/new{number}");
@@ -183,9 +185,35 @@ fn a_wiped_store_is_never_mistaken_for_empty_files() {
     }
 }
 
+/// Waits until a server has been let in again.
+fn await_joined(client: &Client, server: ServerId) {
+    for _ in 0..600 {
+        let statuses = client.statuses().unwrap();
+        let found = statuses.into_iter().find(|(found, _)| *found == server).unwrap().1;
+        if found.is_ok_and(|status| status.standing == Standing::Joined) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("server {server} never joined");
+}
+
 fn check_damage(client: &Client, facts: &[(String, u64, ServerId, Vec<ServerId>)], lost: ServerId) {
-    let damage: Vec<String> =
-        client.statuses().unwrap().into_iter().flat_map(|(_, status)| status.unwrap().damage).collect();
+    let damage = || -> Vec<String> {
+        client.statuses().unwrap().into_iter().flat_map(|(_, status)| status.unwrap().damage).collect()
+    };
+    // Every server tells what it knows once it has met the new store.
+    let harmed =
+        facts.iter().filter(|(_, _, authority, servers)| *authority != lost && servers.contains(&lost));
+    let harmed = harmed.count();
+    let mut told = damage();
+    for _ in 0..100 {
+        if told.iter().filter(|sentence| sentence.contains("bytes that server 2 held")).count() >= harmed {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        told = damage();
+    }
     for (path, number, authority, servers) in facts {
         if *authority == lost {
             let error = client.stat(path).map(drop).unwrap_err();
@@ -195,9 +223,9 @@ fn check_damage(client: &Client, facts: &[(String, u64, ServerId, Vec<ServerId>)
         let file = client.open(path, OpenOptions::READ).unwrap_or_else(|error| panic!("{path}: {error}"));
         let id = file.id().to_string();
         assert_eq!(
-            damage.iter().any(|sentence| sentence.contains(&id)),
+            told.iter().any(|sentence| sentence.contains(&id)),
             servers.contains(&lost),
-            "{path}, file {id}: {damage:#?}"
+            "{path}, file {id}: {told:#?}"
         );
         let expected = pattern(*number, 5 * STRIPE as usize);
         for stripe in 0..5 {
