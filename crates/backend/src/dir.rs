@@ -3,20 +3,23 @@
 //! Every path is resolved by the kernel below the root's own descriptor, with symbolic links refused wherever they
 //! are met, so that nothing outside is reached even if somebody swaps a directory for a link meanwhile.
 
-use crate::{Backend, Found, Object, Path, Version, acl, shown};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Version, acl, shown};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Special, Time, Uid};
 use rustix::fs::{
-    AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, chownat, fchmod, ftruncate, getxattr, mkdirat,
-    openat2, readlinkat, renameat, statx, unlinkat,
+    AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, Timespec, Timestamps, chownat, fchmod, fchown,
+    ftruncate, getxattr, mkdirat, openat2, readlinkat, renameat, statx, symlinkat, unlinkat, utimensat,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, pwritev};
 use std::fs::File;
+use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 /// How often the kernel may ask to try again because something moved on the way.
 const TRIES: u32 = 100;
+/// Most parts of one vectored write that Linux takes.
+const MOST_PARTS: usize = 1024;
 /// Longest access list that is looked at.
 const LIST: usize = 4096;
 
@@ -41,6 +44,10 @@ impl Dir {
     }
 
     fn at(&self, path: Path<'_>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        self.at_mode(path, flags, Mode::empty())
+    }
+
+    fn at_mode(&self, path: Path<'_>, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let whole = match path {
@@ -48,12 +55,21 @@ impl Dir {
             path => path.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/'),
         };
         for _ in 1..TRIES {
-            match openat2(&self.root, whole.as_slice(), flags, Mode::empty(), resolve) {
+            match openat2(&self.root, whole.as_slice(), flags, mode, resolve) {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 done => return done,
             }
         }
-        openat2(&self.root, whole.as_slice(), flags, Mode::empty(), resolve)
+        openat2(&self.root, whole.as_slice(), flags, mode, resolve)
+    }
+
+    /// Gives something that is open its owner and mode. Only root can give things away; whoever else serves serves himself.
+    fn give(file: &impl AsFd, (uid, gid): (Uid, Gid), mode: u16) -> rustix::io::Result<()> {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(uid.0), rustix::fs::Gid::from_raw(gid.0));
+        match fchown(file, Some(uid), Some(gid)) {
+            Err(Errno::PERM) | Ok(()) => fchmod(file, Mode::from_raw_mode(u32::from(mode & 0o7777))),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// The directory that holds a path, and the name in it.
@@ -70,6 +86,30 @@ impl Dir {
             true => Ok((File::from(file), stat)),
             false => Err(Errno::INVAL),
         }
+    }
+
+    /// A new file, open for reading and writing.
+    pub(crate) fn make(&self, file: Path<'_>, creation: &Creation) -> Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let make = || {
+            // Nobody gets in before it is as it should be.
+            let made = self.at_mode(file, flags, Mode::RUSR | Mode::WUSR)?;
+            Dir::give(&made, creation.owner, creation.mode)?;
+            Ok(File::from(made))
+        };
+        make().map_err(|errno| self.failed(file, "create", errno))
+    }
+
+    /// A file, open for reading and writing.
+    pub(crate) fn to_write(&self, file: Path<'_>) -> Result<File> {
+        self.file(file, OFlags::RDWR).map(|(file, _)| file).map_err(|errno| self.failed(file, "open", errno))
+    }
+
+    /// A file, open for reading.
+    pub(crate) fn to_read(&self, file: Path<'_>) -> Result<File> {
+        self.file(file, OFlags::RDONLY)
+            .map(|(file, _)| file)
+            .map_err(|errno| self.failed(file, "open", errno))
     }
 
     fn unlinked(&self, path: Path<'_>, flags: AtFlags) -> Result<bool> {
@@ -154,7 +194,50 @@ impl Backend for Dir {
         }
     }
 
-    fn make_dir(&self, dir: Path<'_>, (uid, gid): (Uid, Gid), mode: u16) -> Result<()> {
+    fn targets(&self) -> Vec<String> {
+        vec![self.path.display().to_string()]
+    }
+
+    fn layout(&self, file: Path<'_>) -> Result<Layout> {
+        match self.file(file, OFlags::RDONLY) {
+            Ok(_) => Ok(Layout { targets: vec![0], stripe: u64::MAX }),
+            Err(errno) => Err(self.failed(file, "open", errno)),
+        }
+    }
+
+    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+        self.make(file, creation).map(|file| Box::new(DirObject(file)) as Box<dyn Object>)
+    }
+
+    fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
+        self.to_write(file).map(|file| Box::new(DirObject(file)) as Box<dyn Object>)
+    }
+
+    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
+        let made = self.parent(path).and_then(|(dir, name)| symlinkat(target, &dir, name));
+        made.map_err(|errno| self.failed(path, "make the link", errno))
+    }
+
+    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+        let set = || {
+            let (dir, name) = self.parent(path)?;
+            let (uid, gid) = (rustix::fs::Uid::from_raw(owner.0.0), rustix::fs::Gid::from_raw(owner.1.0));
+            match chownat(&dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::PERM) | Ok(()) => {}
+                Err(errno) => return Err(errno),
+            }
+            if file_kind(&look(&self.at(path, OFlags::PATH)?)?) != Some(FileKind::Symlink) {
+                let open = self.at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+                fchmod(&open, Mode::from_raw_mode(u32::from(mode & 0o7777)))?;
+            }
+            let moment = Timespec { tv_sec: mtime.secs, tv_nsec: i64::from(mtime.nanos) };
+            let times = Timestamps { last_access: moment, last_modification: moment };
+            utimensat(&dir, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+        };
+        set().map_err(|errno| self.failed(path, "set attributes of", errno))
+    }
+
+    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
         let make = || {
             let (parent, name) = self.parent(dir)?;
             // Nobody gets in before it is as it should be.
@@ -164,14 +247,8 @@ impl Backend for Dir {
                 }
                 made => made?,
             }
-            let (uid, gid) = (rustix::fs::Uid::from_raw(uid.0), rustix::fs::Gid::from_raw(gid.0));
-            match chownat(&parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
-                // Only root can give things away; whoever else serves serves himself.
-                Err(Errno::PERM) | Ok(()) => {}
-                Err(errno) => return Err(errno),
-            }
             let made = self.at(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-            fchmod(&made, Mode::from_raw_mode(u32::from(mode & 0o7777)))
+            Dir::give(&made, owner, mode)
         };
         make().map_err(|errno| self.failed(dir, "make the directory", errno))
     }
@@ -197,7 +274,8 @@ impl Backend for Dir {
     }
 }
 
-struct DirObject(File);
+/// A file of a mounted file system.
+pub(crate) struct DirObject(pub(crate) File);
 
 impl Object for DirObject {
     fn version(&self) -> Result<Version> {
@@ -216,17 +294,43 @@ impl Object for DirObject {
         }
         Ok(done)
     }
+
+    fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
+        let (mut at, mut left): (u64, Vec<IoSlice<'_>>) =
+            (offset, parts.iter().map(|part| IoSlice::new(part)).collect());
+        let mut left = left.as_mut_slice();
+        while left.iter().any(|part| !part.is_empty()) {
+            match pwritev(&self.0, &left[..left.len().min(MOST_PARTS)], at) {
+                Ok(0) => return Err(unwritable(&"nothing was taken")),
+                Ok(count) => {
+                    at += count as u64;
+                    IoSlice::advance_slices(&mut left, count);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Error::new(kind(errno), unwritable(&errno).to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.0.sync_all().map_err(|error| unwritable(&error))
+    }
+}
+
+fn unwritable(error: &dyn std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Io, format!("the back end cannot write a file of its own: {error}"))
 }
 
 fn unreadable(error: &dyn std::fmt::Display) -> Error {
     Error::new(ErrorKind::Io, format!("the back end cannot read a file of its own: {error}"))
 }
 
-fn look(file: &impl AsFd) -> rustix::io::Result<Statx> {
+pub(crate) fn look(file: &impl AsFd) -> rustix::io::Result<Statx> {
     statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
 }
 
-fn version(stat: &Statx) -> Version {
+pub(crate) fn version(stat: &Statx) -> Version {
     Version { size: stat.stx_size, mtime: time(stat.stx_mtime), serial: stat.stx_ino }
 }
 

@@ -1,7 +1,7 @@
 //! A back end that fails when it is told to, before or after it has done what was asked.
 
-use crate::{Backend, Found, Object, Path, Version};
-use forebay_model::{Error, ErrorKind, Gid, Name, Result, Uid};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Version};
+use forebay_model::{Error, ErrorKind, Gid, Name, Result, Time, Uid};
 use std::sync::Arc;
 
 /// How a call goes wrong.
@@ -32,6 +32,10 @@ impl<B> Faulty<B> {
         &self.inner
     }
 
+    fn wrapped(&self, object: Result<Box<dyn Object>>) -> Result<Box<dyn Object>> {
+        Ok(Box::new(FaultyObject { inner: object?, choose: self.choose.clone() }))
+    }
+
     fn through<T>(&self, call: &str, perform: impl FnOnce(&B) -> Result<T>) -> Result<T> {
         through(&self.choose, call, || perform(&self.inner))
     }
@@ -60,8 +64,31 @@ impl<B: Backend> Backend for Faulty<B> {
     }
 
     fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
-        let object = self.through("open", |inner| inner.open(file))?;
-        Ok(Box::new(FaultyObject { inner: object, choose: self.choose.clone() }))
+        self.wrapped(self.through("open", |inner| inner.open(file)))
+    }
+
+    fn targets(&self) -> Vec<String> {
+        self.inner.targets()
+    }
+
+    fn layout(&self, file: Path<'_>) -> Result<Layout> {
+        self.through("layout", |inner| inner.layout(file))
+    }
+
+    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+        self.wrapped(self.through("create", |inner| inner.create(file, creation)))
+    }
+
+    fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
+        self.wrapped(self.through("open_to_write", |inner| inner.open_to_write(file)))
+    }
+
+    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
+        self.through("symlink", |inner| inner.symlink(path, target))
+    }
+
+    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+        self.through("set_attr", |inner| inner.set_attr(path, owner, mode, mtime))
     }
 
     fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
@@ -97,5 +124,13 @@ impl Object for FaultyObject {
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         through(&self.choose, "read", || self.inner.read_at(offset, into))
+    }
+
+    fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
+        through(&self.choose, "write", || self.inner.write_at(offset, parts))
+    }
+
+    fn sync(&self) -> Result<()> {
+        through(&self.choose, "sync", || self.inner.sync())
     }
 }

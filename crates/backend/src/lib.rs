@@ -14,10 +14,12 @@ mod acl;
 mod dir;
 mod faulty;
 mod memory;
+mod stripes;
 
 pub use dir::Dir;
 pub use faulty::{Fault, Faulty};
 pub use memory::Memory;
+pub use stripes::Stripes;
 
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Time, Uid};
 use serde::{Deserialize, Serialize};
@@ -40,6 +42,24 @@ pub trait Backend: Send + Sync {
     /// A file, to be read.
     fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>>;
 
+    /// The places at which bytes end up, by their numbers.
+    fn targets(&self) -> Vec<String>;
+
+    /// Which target holds which bytes of a file.
+    fn layout(&self, file: Path<'_>) -> Result<Layout>;
+
+    /// Makes a file that is not there yet, to be written.
+    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>>;
+
+    /// A file, to be written.
+    fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>>;
+
+    /// Makes a symbolic link.
+    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()>;
+
+    /// Gives something its owner, mode and time of last change.
+    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()>;
+
     /// Makes a directory; one that is there already is fine.
     fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()>;
 
@@ -56,13 +76,39 @@ pub trait Backend: Send + Sync {
     fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool>;
 }
 
-/// A file that is being read.
+/// A file that is being read or written.
 pub trait Object: Send {
     /// Which it is now.
     fn version(&self) -> Result<Version>;
 
     /// Reads as much as there is from an offset on; less than asked for only at the end.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize>;
+
+    /// Writes all of these, one behind the other, from an offset on.
+    fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()>;
+
+    /// Everything written through this object is on its device when this returns.
+    fn sync(&self) -> Result<()>;
+}
+
+/// Which target holds which bytes of a file: stripes of one size, dealt in turn.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// The targets, in the order of their stripes.
+    pub targets: Vec<u32>,
+    /// Bytes in a stripe.
+    pub stripe: u64,
+}
+
+/// What a new file is to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Creation {
+    /// Its owner.
+    pub owner: (Uid, Gid),
+    /// Its permission bits.
+    pub mode: u16,
+    /// Over how many targets, and in stripes of which size; as the back end likes if not given.
+    pub stripes: Option<(u32, u64)>,
 }
 
 /// What tells a file from what it was.
@@ -101,8 +147,9 @@ pub struct Found {
 pub fn open(name: &str) -> Result<Arc<dyn Backend>> {
     match name.split_once(':') {
         Some(("dir", path)) if !path.is_empty() => Ok(Arc::new(Dir::open(path)?)),
+        Some(("stripes", paths)) if !paths.is_empty() => Ok(Arc::new(Stripes::open(paths.split(','))?)),
         _ => {
-            let text = format!("\"{name}\" is no back end: write dir:PATH");
+            let text = format!("\"{name}\" is no back end: write dir:PATH or stripes:PATH,PATH,…");
             Err(Error::new(ErrorKind::Invalid, text))
         }
     }

@@ -1,6 +1,6 @@
 //! A back end in memory, for tests.
 
-use crate::{Backend, Found, Object, Path, Version, shown};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Version, shown};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Time, Uid};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -120,6 +120,52 @@ impl Backend for Memory {
         }
     }
 
+    fn targets(&self) -> Vec<String> {
+        vec![self.name()]
+    }
+
+    fn layout(&self, file: Path<'_>) -> Result<Layout> {
+        self.open(file).map(|_| Layout { targets: vec![0], stripe: u64::MAX })
+    }
+
+    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+        {
+            let mut state = self.lock();
+            state.demand_parent(file)?;
+            if state.kind(file).is_some() {
+                return Err(failed(file, ErrorKind::Exists));
+            }
+            state.insert(file, FileKind::File, creation.owner, creation.mode, b"");
+        }
+        self.open(file)
+    }
+
+    fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
+        self.open(file)
+    }
+
+    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
+        let mut state = self.lock();
+        state.demand_parent(path)?;
+        if state.kind(path).is_some() {
+            return Err(failed(path, ErrorKind::Exists));
+        }
+        state.insert(path, FileKind::Symlink, (Uid(0), Gid(0)), 0o777, target);
+        Ok(())
+    }
+
+    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+        let mut state = self.lock();
+        let now = state.tick();
+        let node = state.nodes.get_mut(path).ok_or_else(|| failed(path, ErrorKind::NotFound))?;
+        (node.found.uid, node.found.gid) = owner;
+        if node.found.kind != FileKind::Symlink {
+            node.found.mode = mode;
+        }
+        (node.found.version.mtime, node.found.ctime) = (mtime, now);
+        Ok(())
+    }
+
     fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
         let mut state = self.lock();
         state.demand_parent(dir)?;
@@ -224,5 +270,27 @@ impl Object for MemoryObject {
             into[..count].copy_from_slice(&from[..count]);
             count
         })
+    }
+
+    fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = state.tick();
+        let mut nodes = state.nodes.values_mut();
+        let node = nodes.find(|node| node.found.version.serial == self.serial);
+        let node = node.ok_or_else(|| Error::from(ErrorKind::Stale))?;
+        let mut at = usize::try_from(offset).map_err(|_| Error::from(ErrorKind::TooLarge))?;
+        for part in parts {
+            let end = at + part.len();
+            node.bytes.resize(node.bytes.len().max(end), 0);
+            node.bytes[at..end].copy_from_slice(part);
+            at = end;
+        }
+        let size = node.bytes.len() as u64;
+        node.found.version = Version { size, mtime: now, ..node.found.version };
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.version().map(drop)
     }
 }

@@ -1,7 +1,7 @@
 //! What every back end does, whatever it is made of.
 
-use forebay_backend::{Backend, Dir, Faulty, Memory};
-use forebay_model::{ErrorKind, FileKind, Gid, Name, Uid};
+use forebay_backend::{Backend, Creation, Dir, Faulty, Memory};
+use forebay_model::{ErrorKind, FileKind, Gid, Name, Time, Uid};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,36 +13,37 @@ fn me() -> (Uid, Gid) {
     (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()))
 }
 
-type Put = Box<dyn Fn(&str, &[u8])>;
-type Link = Box<dyn Fn(&str, &str)>;
-
-/// A back end, and a way to put files there that is not its own.
+/// A back end.
 struct World {
     backend: Arc<dyn Backend>,
-    put: Put,
-    link: Link,
-    _dir: Option<tempfile::TempDir>,
+    dirs: Vec<tempfile::TempDir>,
+}
+
+fn striped(count: usize) -> World {
+    let dirs: Vec<_> = (0..count).map(|_| tempfile::tempdir().unwrap()).collect();
+    let paths: Vec<String> = dirs.iter().map(|dir| dir.path().display().to_string()).collect();
+    World { backend: forebay_backend::open(&format!("stripes:{}", paths.join(","))).unwrap(), dirs: dirs }
 }
 
 fn dir() -> World {
     let dir = tempfile::tempdir().unwrap();
-    let (one, two) = (dir.path().to_owned(), dir.path().to_owned());
-    World {
-        backend: forebay_backend::open(&format!("dir:{}", dir.path().display())).unwrap(),
-        put: Box::new(move |path, bytes| std::fs::write(one.join(path), bytes).unwrap()),
-        link: Box::new(move |path, target| std::os::unix::fs::symlink(target, two.join(path)).unwrap()),
-        _dir: Some(dir),
-    }
+    let backend = forebay_backend::open(&format!("dir:{}", dir.path().display())).unwrap();
+    World { backend, dirs: vec![dir] }
 }
 
 fn memory(wrap: impl FnOnce(Memory) -> Arc<dyn Backend>) -> World {
-    let memory = Memory::default();
-    let (one, two) = (memory.clone(), memory.clone());
-    World {
-        backend: wrap(memory),
-        put: Box::new(move |at, bytes| one.put(&path(at), me(), 0o644, bytes)),
-        link: Box::new(move |at, target| two.put_link(&path(at), target.as_bytes())),
-        _dir: None,
+    World { backend: wrap(Memory::default()), dirs: Vec::new() }
+}
+
+impl World {
+    /// A file with these bytes, new or in place of another.
+    fn put(&self, at: &str, bytes: &[u8]) {
+        self.backend.unlink(&path(at)).unwrap();
+        let creation = Creation { owner: me(), mode: 0o644, stripes: Some((3, 2)) };
+        let file = self.backend.create(&path(at), &creation).unwrap();
+        let (one, other) = bytes.split_at(bytes.len() / 2);
+        file.write_at(0, &[one, b"", other]).unwrap();
+        file.sync().unwrap();
     }
 }
 
@@ -62,6 +63,7 @@ fn bytes(backend: &dyn Backend, file: &str) -> Vec<u8> {
     bytes
 }
 
+/// Names and what they lead to.
 fn conform(world: &World) {
     let backend = &*world.backend;
     let find = |at: &str| backend.find(&path(at)).unwrap();
@@ -69,8 +71,8 @@ fn conform(world: &World) {
     assert_eq!(find("a/b"), None);
     backend.make_dir(&path("d"), me(), 0o751).unwrap();
     backend.make_dir(&path("d"), me(), 0o700).unwrap();
-    (world.put)("d/f", b"hello");
-    (world.link)("l", "d/f");
+    world.put("d/f", b"hello");
+    backend.symlink(&path("l"), b"d/f").unwrap();
     assert_eq!((find("d").unwrap().kind, find("d").unwrap().mode), (FileKind::Directory, 0o751));
     let file = find("d/f").unwrap();
     assert_eq!((file.kind, file.version.size, (file.uid, file.gid)), (FileKind::File, 5, me()));
@@ -91,7 +93,7 @@ fn conform(world: &World) {
     assert_eq!(backend.truncate(&path("d"), 3).unwrap_err().kind(), ErrorKind::IsDirectory);
     assert_eq!(bytes(backend, "d/f"), b"hel");
 
-    (world.put)("g", b"replaced");
+    world.put("g", b"replaced");
     assert!(backend.rename(&path("d/f"), &path("g")).unwrap());
     assert_eq!((bytes(backend, "g"), find("d/f")), (b"hel".to_vec(), None));
     assert_eq!(find("g").unwrap().version.serial, file.version.serial, "it is the same file");
@@ -99,7 +101,7 @@ fn conform(world: &World) {
     assert_eq!(backend.rename(&path("g"), &path("d")).unwrap_err().kind(), ErrorKind::IsDirectory);
     assert_eq!(backend.rename(&path("d"), &path("d/e")).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(backend.rename(&path("g"), &path("no/g")).unwrap_err().kind(), ErrorKind::NotFound);
-    (world.put)("d/x", b"x");
+    world.put("d/x", b"x");
     assert!(backend.rename(&path("d"), &path("e")).unwrap());
     assert_eq!(bytes(backend, "e/x"), b"x");
 
@@ -112,11 +114,90 @@ fn conform(world: &World) {
     assert_eq!(listed(backend, ""), Vec::<String>::new());
 }
 
+/// Bytes, attributes and layouts, in a tree that is empty.
+fn write(world: &World) {
+    let backend = &*world.backend;
+    let creation = Creation { owner: me(), mode: 0o640, stripes: Some((2, 3)) };
+    let file = backend.create(&path("w"), &creation).unwrap();
+    assert_eq!(backend.create(&path("w"), &creation).err().unwrap().kind(), ErrorKind::Exists);
+    assert_eq!(backend.create(&path("no/w"), &creation).err().unwrap().kind(), ErrorKind::NotFound);
+    assert_eq!(backend.find(&path("w")).unwrap().unwrap().mode, 0o640);
+    let mut model: Vec<u8> = Vec::new();
+    for (offset, parts) in
+        [(0, &[&b"abcdefg"[..]][..]), (3, &[b"XY", b"", b"Z"]), (12, &[b"end"]), (1, &[b"12", b"34"])]
+    {
+        let before = file.version().unwrap();
+        file.write_at(offset as u64, parts).unwrap();
+        let bytes = parts.concat();
+        model.resize(model.len().max(offset + bytes.len()), 0);
+        model[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        assert_eq!(bytes(backend, "w"), model);
+        assert_eq!(file.version().unwrap().size, model.len() as u64);
+        assert_eq!(file.version().unwrap().serial, before.serial);
+    }
+    file.sync().unwrap();
+    for size in [13, 5, 9, 0, 4] {
+        assert!(backend.truncate(&path("w"), size).unwrap());
+        model.resize(size as usize, 0);
+        assert_eq!(bytes(backend, "w"), model, "cut to {size}");
+    }
+    backend.open_to_write(&path("w")).unwrap().write_at(2, &[b"again"]).unwrap();
+    assert_eq!(bytes(backend, "w"), b"\0\0again");
+    let layout = backend.layout(&path("w")).unwrap();
+    let targets = backend.targets().len() as u32;
+    assert!(layout.stripe > 0 && layout.targets.iter().all(|&target| target < targets), "{layout:?}");
+    let mtime = Time { secs: 1_000_000, nanos: 7000 };
+    backend.set_attr(&path("w"), me(), 0o600, mtime).unwrap();
+    let found = backend.find(&path("w")).unwrap().unwrap();
+    assert_eq!((found.mode, found.version.mtime), (0o600, mtime));
+    assert_eq!(backend.symlink(&path("w"), b"x").unwrap_err().kind(), ErrorKind::Exists);
+    assert!(backend.unlink(&path("w")).unwrap());
+    assert_eq!(listed(backend, ""), Vec::<String>::new());
+}
+
 #[test]
 fn every_back_end_does_the_same() {
-    conform(&dir());
-    conform(&memory(|memory| Arc::new(memory)));
-    conform(&memory(|memory| Arc::new(Faulty::new(memory, |_| None))));
+    let worlds = [
+        dir(),
+        striped(1),
+        striped(4),
+        memory(|memory| Arc::new(memory)),
+        memory(|memory| Arc::new(Faulty::new(memory, |_| None))),
+    ];
+    for world in &worlds {
+        conform(world);
+        write(world);
+    }
+}
+
+/// The rule by which a striped file can be put together again by hand.
+#[test]
+fn stripes_lie_where_the_documentation_says() {
+    let world = striped(3);
+    world.put("f", b"0123456789");
+    let dirs: Vec<&Path> = world.dirs.iter().map(tempfile::TempDir::path).collect();
+    let mut text = [0; 100];
+    let len = rustix::fs::getxattr(dirs[0].join("f"), "user.forebay.layout", &mut text[..]).unwrap();
+    let text = String::from_utf8(text[..len].to_vec()).unwrap();
+    let words: Vec<usize> = text.split(' ').map(|word| word.parse().unwrap()).collect();
+    let [id, count, size, first] = words[..] else { panic!("{text}") };
+    assert_eq!((count, size), (3, 2));
+    let mut whole = Vec::new();
+    for stripe in 0..5 {
+        let object = dirs[(first + stripe % count) % 3].join(".objects").join(id.to_string());
+        let bytes = std::fs::read(object).unwrap();
+        let at = stripe / count * size;
+        whole.extend_from_slice(&bytes[at..(at + size).min(bytes.len())]);
+    }
+    assert_eq!(whole, b"0123456789");
+    let objects =
+        || dirs.iter().map(|dir| std::fs::read_dir(dir.join(".objects")).unwrap().count()).sum::<usize>();
+    assert_eq!((objects(), world.backend.find(&path(".objects")).unwrap()), (3, None));
+    world.put("g", b"other");
+    assert!(world.backend.rename(&path("f"), &path("g")).unwrap());
+    assert_eq!((objects(), bytes(&*world.backend, "g")), (3, b"0123456789".to_vec()));
+    world.backend.unlink(&path("g")).unwrap();
+    assert_eq!(objects(), 0);
 }
 
 #[test]

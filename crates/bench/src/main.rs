@@ -9,6 +9,7 @@
 //! through   the client's reads and writes
 //! names     create, stat, unlink
 //! programs  an unmodified program, through the preload library and the mount
+//! places    the process that holds mounts and directories for it
 //! pass      the plainest mount, for comparison
 //! several   create, stat, unlink with 1, 2 and 4 servers in one process
 //! writers   many writers of one file, and of one each
@@ -35,6 +36,7 @@ mod files;
 mod names;
 mod near;
 mod pass;
+mod places;
 mod plan;
 mod programs;
 mod report;
@@ -57,6 +59,7 @@ const USAGE: &str =
 enum Command {
     Io { plan: Plan, json: bool },
     FarSide { servers: u16 },
+    Places { service: String },
 }
 
 fn main() -> ExitCode {
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Io { plan, json } => io(&plan, json),
         Command::FarSide { servers } => far::serve(servers),
+        Command::Places { service } => places::serve(&service),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -103,6 +107,7 @@ fn parse(words: &[String]) -> Result<Command, String> {
             Ok(servers) => Ok(Command::FarSide { servers }),
             Err(_) => Err(format!("{servers:?} is not a number of servers")),
         },
+        Some((places::WORD, [service])) => Ok(Command::Places { service: service.clone() }),
         Some((other, _)) => Err(format!("there is no benchmark {other:?}")),
         None => Err("which benchmark?".to_owned()),
     }

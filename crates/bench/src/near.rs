@@ -73,6 +73,11 @@ pub(crate) fn memory() -> &'static Path {
     Path::new(MEMORY)
 }
 
+/// Forebay's own binary, which is built beside this program.
+pub(crate) fn forebay() -> Outcome<PathBuf> {
+    Ok(disk()?.join("forebay"))
+}
+
 /// Where files on disk are made: beside this program, which lies on the disk that is worked on.
 pub(crate) fn disk() -> Outcome<PathBuf> {
     let program = std::env::current_exe()?;

@@ -4,17 +4,12 @@
 use crate::Outcome;
 use crate::board::Board;
 use crate::near::{self, Near};
-use crate::pass;
+use crate::places::Places;
 use crate::plan::{Party, Size, Socket, Work};
-use fuser::BackgroundSession;
 use serde_json::Value;
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-const PATIENCE: Duration = Duration::from_secs(20);
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Who fio works with: Forebay's ways first, then the others, in turn.
 const PARTIES: [Party; 5] = [Party::Library, Party::Mount, Party::Tmpfs, Party::Disk, Party::PassThrough];
@@ -23,24 +18,13 @@ const PARTIES: [Party; 5] = [Party::Library, Party::Mount, Party::Tmpfs, Party::
 pub(crate) struct Programs {
     forebay: PathBuf,
     service: String,
-    memory: TempDir,
-    disk: TempDir,
-    /// What is mounted; `None` where nothing can be.
-    mounts: Option<Mounts>,
-}
-
-struct Mounts {
-    served: Child,
-    forebay: PathBuf,
-    dir: PathBuf,
-    pass: Option<BackgroundSession>,
-    behind: File,
+    places: Places,
 }
 
 impl Programs {
     /// `None` where fio or Forebay's binary is missing, which is said.
     pub(crate) fn start(near: &Near) -> Outcome<Option<Programs>> {
-        let forebay = near::disk()?.join("forebay");
+        let forebay = near::forebay()?;
         if !forebay.exists() {
             eprintln!("left out: fio, since {} is not built: use cargo xtask bench", forebay.display());
             return Ok(None);
@@ -50,15 +34,11 @@ impl Programs {
             return Ok(None);
         }
         let service = near.client(Socket::Unix)?.address.to_string();
-        let (memory, disk) = (tempfile::tempdir_in(near::memory())?, tempfile::tempdir_in(near::disk()?)?);
-        let mounts = match Mounts::start(&forebay, &service, memory.path()) {
-            Ok(mounts) => Some(mounts),
-            Err(error) => {
-                eprintln!("left out: mounts ({error})");
-                None
-            }
-        };
-        Ok(Some(Programs { forebay, service, memory, disk, mounts }))
+        let places = Places::start(&service)?;
+        if let Some(trouble) = &places.trouble {
+            eprintln!("left out: mounts ({trouble})");
+        }
+        Ok(Some(Programs { forebay, service, places }))
     }
 
     /// Lets fio write a fresh file and read it back, with everybody in turn.
@@ -81,18 +61,15 @@ impl Programs {
                 _ => Ok(Some(path)),
             }
         };
-        match (party, &self.mounts) {
-            (Party::Library, _) => {
+        match party {
+            Party::Library => {
                 let removed = self.within().args(["rm", "-f", "/fb/fio"]).status()?;
                 if removed.success() { Ok(Some("/fb/fio".into())) } else { Err("rm failed".into()) }
             }
-            (Party::Mount, Some(mounts)) => gone(mounts.dir.join("fio.mount")),
-            (Party::PassThrough, Some(mounts)) => {
-                mounts.behind.set_len(0)?;
-                Ok(Some(self.memory.path().join("pass").join(pass::NAME)))
-            }
-            (Party::Tmpfs, _) => gone(self.memory.path().join("fio")),
-            (Party::Disk, _) => gone(self.disk.path().join("fio")),
+            Party::Mount if self.places.trouble.is_none() => gone(self.places.mount().join("fio.mount")),
+            Party::PassThrough if self.places.trouble.is_none() => self.places.passed().map(Some),
+            Party::Tmpfs => gone(self.places.memory.join("fio")),
+            Party::Disk => gone(self.places.disk.join("fio")),
             _ => Ok(None),
         }
     }
@@ -113,48 +90,12 @@ impl Programs {
         command.args(["--output-format=json", "--create_on_open=1"]);
         command.arg(format!("--filename={}", path.display())).arg(format!("--rw={how}"));
         command.arg(format!("--bs={}", size.chunk)).arg(format!("--size={}", size.bytes()));
-        let output = command.current_dir(self.disk.path()).output()?;
+        let output = command.current_dir(&self.places.disk).output()?;
         if !output.status.success() {
             return Err(format!("fio, {party}: {}", String::from_utf8_lossy(&output.stderr)).into());
         }
         let said: Value = serde_json::from_slice(&output.stdout)?;
         let rate = said["jobs"][0][how]["bw_bytes"].as_f64().filter(|rate| *rate > 0.0);
         rate.ok_or_else(|| format!("fio, {party}: it measured nothing").into())
-    }
-}
-
-impl Mounts {
-    fn start(forebay: &Path, service: &str, place: &Path) -> Outcome<Mounts> {
-        let (dir, passed) = (place.join("mount"), place.join("pass"));
-        std::fs::create_dir(&dir)?;
-        std::fs::create_dir(&passed)?;
-        let behind = tempfile::tempfile_in(place)?;
-        let pass = pass::mount(behind.try_clone()?, &passed)?;
-        let mut served = Command::new(forebay)
-            .args(["mount", "--foreground", "--config", "/dev/null", "--service", service])
-            .arg(&dir)
-            .stdin(Stdio::null())
-            .spawn()?;
-        let begin = Instant::now();
-        let table = || std::fs::read_to_string("/proc/self/mountinfo");
-        while !table()?.contains(&format!(" {} ", dir.display())) {
-            if begin.elapsed() > PATIENCE || served.try_wait()?.is_some() {
-                return Err("the service was not mounted".into());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(Mounts { served, forebay: forebay.to_owned(), dir, pass: Some(pass), behind })
-    }
-}
-
-impl Drop for Mounts {
-    fn drop(&mut self) {
-        drop(self.pass.take());
-        let ended = Command::new(&self.forebay).arg("umount").arg(&self.dir).status();
-        if !ended.is_ok_and(|status| status.success()) {
-            // It takes its mount along.
-            let _ = self.served.kill();
-        }
-        let _ = self.served.wait();
     }
 }

@@ -1,8 +1,8 @@
-//! `exec`: a program that knows nothing of Forebay, with the library in it.
+//! `exec`: a program that knows nothing of Forebay, with the library in it; `library`: the library by itself.
 
 use crate::connect::Service;
 use crate::failure::{Failure, Outcome};
-use crate::library;
+use crate::{library, output};
 use clap::Args;
 use forebay_client::{ClientConfig, Credential};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -49,6 +49,22 @@ pub(crate) fn check_prefix(prefix: &Path) -> Outcome {
         return Ok(());
     }
     Err(Failure::Usage(format!("the prefix {} cannot be used: name a path such as /fb", prefix.display())))
+}
+
+#[derive(Args)]
+pub(crate) struct Library {
+    /// Print the C header instead
+    #[arg(long)]
+    header: bool,
+}
+
+impl Library {
+    pub(crate) fn run(self) -> Outcome {
+        match self.header {
+            true => output::text(library::HEADER.trim_end()),
+            false => output::text(library::lay_down()?.display()),
+        }
+    }
 }
 
 /// Gives a command the library, and tells the library about the service.

@@ -114,6 +114,8 @@ enum Command {
     Run(run::Run),
     /// Run a program that finds Forebay's files under /fb
     Exec(exec::Exec),
+    /// Say where the library for programs is, or print its C header
+    Library(exec::Library),
     /// Mount the service at a directory
     Mount(mount::Mount),
     /// Unmount it
@@ -165,6 +167,7 @@ fn run(command: Command) -> Outcome {
         Command::Du(du) => du.run(),
         Command::Run(run) => run.run(),
         Command::Exec(exec) => exec.run(),
+        Command::Library(library) => library.run(),
         Command::Mount(mount) => mount.run(),
         Command::Umount(umount) => umount.run(),
         Command::Layout(layout) => layout.run(),

@@ -36,7 +36,7 @@ pub(crate) struct Up {
     /// Keep data on the disk of the store's directory
     #[arg(long)]
     pub(crate) disk: bool,
-    /// What stands behind the buffer, as dir:PATH: its files appear here, and are changed there too
+    /// What stands behind the buffer, as dir:PATH or stripes:PATH,PATH,…: its files appear here, and are changed there too
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<String>,
     /// The Unix socket to listen on
@@ -196,10 +196,17 @@ fn whole(path: &Path) -> Outcome<PathBuf> {
 
 /// A back end by its whole path: the server may leave this directory.
 fn whole_backend(name: &String) -> Outcome<String> {
-    match name.strip_prefix("dir:") {
-        Some(path) if !path.is_empty() => Ok(format!("dir:{}", whole(Path::new(path))?.display())),
-        _ => Ok(name.clone()),
-    }
+    let Some((kind @ ("dir" | "stripes"), paths)) =
+        name.split_once(':').filter(|(_, paths)| !paths.is_empty())
+    else {
+        return Ok(name.clone());
+    };
+    let one = |path: &str| Ok(whole(Path::new(path))?.display().to_string());
+    let paths = match kind {
+        "dir" => one(paths)?,
+        _ => paths.split(',').map(one).collect::<Outcome<Vec<_>>>()?.join(","),
+    };
+    Ok(format!("{kind}:{paths}"))
 }
 
 /// What fits the machine without crowding out everybody else.

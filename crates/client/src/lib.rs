@@ -64,4 +64,4 @@ pub use file::{File, OpenOptions};
 pub use job::{job_from_environment, job_of_this_process};
 
 // What its calls take and give, so that callers need not know the protocol.
-pub use forebay_wire::{Entry, IfExists, RenameMode, XattrMode};
+pub use forebay_wire::{Entry, IfExists, RenameMode, Token, XattrMode};

@@ -1,4 +1,4 @@
-//! Pure decisions: whose turn it is, and where a write goes.
+//! Pure decisions: whose turn it is, where a write goes, and what leaves the buffer next.
 //!
 //! **Invariant**: a decision depends on its arguments and on what was told before, on nothing else; the daemon
 //! and a simulator that tell the same story get the same decisions.
@@ -7,6 +7,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod arbiter;
+pub mod device;
+pub mod drain;
 mod route;
 pub mod share;
 

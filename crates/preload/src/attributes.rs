@@ -4,8 +4,8 @@ use crate::backing::Kind;
 use crate::errno::{Errno, Outcome, fail};
 use crate::place::{Subject, ours, subject};
 use crate::{engine, hook, mem};
+use forebay_client::XattrMode;
 use forebay_model::{Change, ErrorKind, FileId, Gid, Name, SetTime, Time, Uid};
-use forebay_wire::XattrMode;
 use libc::{c_char, c_int, c_void, gid_t, mode_t, size_t, ssize_t, timespec, timeval, uid_t};
 
 const HERE: c_int = libc::AT_FDCWD;

@@ -7,8 +7,8 @@
 use crate::errno::{Errno, Outcome, fail};
 use crate::open::Open;
 use crate::{locks, table};
+use forebay_client::Token;
 use forebay_model::FileId;
-use forebay_wire::Token;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, RawDir, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};

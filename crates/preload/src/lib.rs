@@ -18,6 +18,7 @@
 //! program, spawn          programs in Forebay, children, and the end of this program
 //! raw, dispatch           the function `syscall`, and system calls that go past the C library's functions
 //! variadic, refused       functions with any number of arguments; what Forebay cannot do
+//! api                     the calls of `forebay.h`
 //! mem, log                memory that may not be there; words for whoever asks
 //! ```
 //!
@@ -28,6 +29,7 @@
 //! **Deliberately absent**: caches; special files; locks between machines.
 
 mod aio;
+pub mod api;
 mod attributes;
 mod backing;
 mod canonical;

@@ -70,13 +70,25 @@ fn twin(open: &Open, owner: usize, kind: Kind) -> Outcome<RawFd> {
     Ok(fd)
 }
 
-/// The process is about to divide, or to become another program: locks of open files that go along go along.
+/// The process is about to divide: from now on its open files have locks in common with those of its child.
 pub(crate) fn prepare_to_share() {
+    go_along(|_| true);
+}
+
+/// The process is about to become another program: locks that are held are held on.
+pub(crate) fn prepare_to_leave() {
+    if IN_USE.load(Ordering::Relaxed) {
+        go_along(|open| open.lock.load(Ordering::Acquire) > 0);
+    }
+}
+
+/// Sees to it that the locks of open files that go along go along.
+fn go_along(concerns: impl Fn(&Open) -> bool) {
     if !life::is_set_up() || life::is_borrowed() {
         return;
     }
     table::each(0, RawFd::MAX, |fd| {
-        let Some(open) = table::get(fd) else { return };
+        let Some(open) = table::get(fd).filter(|open| concerns(open)) else { return };
         // SAFETY: borrowed for one question; a descriptor that is closed meanwhile answers with an error.
         let stays = rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) });
         let goes_along = stays.is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC));

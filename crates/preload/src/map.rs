@@ -32,10 +32,16 @@ struct View {
 }
 
 impl View {
-    fn bytes(&self) -> &mut [u8] {
+    fn bytes(&self) -> &[u8] {
         // SAFETY: mapped until this is dropped. The application may write at the same time; what is read then is some
         // of the old and some of the new, as in every page cache.
-        unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, self.len) }
+        unsafe { std::slice::from_raw_parts(self.start as *const u8, self.len) }
+    }
+
+    /// Works on the bytes: as a page cache does, beside whoever else does.
+    fn with<R>(&self, work: impl FnOnce(&mut [u8]) -> R) -> R {
+        // SAFETY: as above.
+        work(unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, self.len) })
     }
 }
 
@@ -65,8 +71,8 @@ impl Mapping {
         self.start + self.len
     }
 
-    fn bytes(&self) -> &mut [u8] {
-        &mut self.view.bytes()[self.at..self.at + self.len]
+    fn bytes(&self) -> &[u8] {
+        &self.view.bytes()[self.at..self.at + self.len]
     }
 
     /// The part of this mapping that shows a part of the file.
@@ -149,7 +155,8 @@ fn changed(file: FileId, from: u64, to: u64, new: impl Fn(u64, &mut [u8])) {
         |mapping| {
             let part = mapping.part(from, to);
             let offset = mapping.offset + part.start as u64;
-            new(offset, &mut mapping.bytes()[part.clone()]);
+            let within = mapping.at + part.start..mapping.at + part.end;
+            mapping.view.with(|bytes| new(offset, &mut bytes[within]));
             if let Some(known) = &mut mapping.known {
                 new(offset, &mut known[part]);
             }
@@ -210,7 +217,7 @@ fn establish(open: &Held, wish: &Wish) -> Outcome<*mut c_void> {
     let own =
         Wish { address: std::ptr::null_mut(), len, protection: both, flags: libc::MAP_SHARED, offset: 0 };
     let view = View { start: show(&own, &memory)?, len };
-    fill(open, wish.offset, view.bytes())?;
+    view.with(|bytes| fill(open, wish.offset, bytes))?;
     if shared && !writes {
         // The kernel then refuses a later `mprotect` too.
         rustix::fs::fcntl_add_seals(&memory, SealFlags::FUTURE_WRITE)?;

@@ -65,7 +65,7 @@ fn before_exec() {
     if !life::is_borrowed() {
         map::write_back_all();
         exit::wait_for_closes();
-        locks::prepare_to_share();
+        locks::prepare_to_leave();
     }
 }
 

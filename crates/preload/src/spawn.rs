@@ -207,7 +207,7 @@ impl Child {
     }
 
     /// From a file, which may be ours.
-    fn from_file(&self, start: *const c_char) -> Outcome<c_int> {
+    fn run_file(&self, start: *const c_char) -> Outcome<c_int> {
         match locate(libc::AT_FDCWD, start).and_then(|place| program::copy(&place)) {
             Ok(copy) => {
                 let name = CString::new(format!("/proc/self/fd/{}", copy.as_raw_fd())).unwrap_or_default();
@@ -220,14 +220,14 @@ impl Child {
     }
 
     /// From a name that is looked for in directories, unless the C library can do that alone.
-    fn from_name(&self, start: *const c_char) -> Outcome<c_int> {
+    fn run_name(&self, start: *const c_char) -> Outcome<c_int> {
         let Some(text) = mem::path(start) else { return Err(Stop::Foreign) };
         if text.contains(&b'/') {
-            return self.from_file(start);
+            return self.run_file(start);
         }
         let mut refused = libc::ENOENT;
         for path in program::own_search(text).ok_or(Stop::Foreign)? {
-            match returned(self.from_file(path.as_ptr()))? {
+            match returned(self.run_file(path.as_ptr()))? {
                 libc::EACCES => refused = libc::EACCES,
                 libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG | libc::ELOOP => {}
                 other => return Ok(other),
@@ -240,7 +240,7 @@ impl Child {
 fn spawn(child: &Child, start: *const c_char, search: bool) -> Outcome<c_int> {
     crate::life::ready();
     let _ready = if child.actions.is_null() { Ready(Vec::new()) } else { ready(child.actions)? };
-    let made = if search { child.from_name(start) } else { child.from_file(start) };
+    let made = if search { child.run_name(start) } else { child.run_file(start) };
     match made {
         // What is ready must stay so until the child is there.
         Err(Stop::Foreign) if search => spawn_in_path(child, start),

@@ -45,9 +45,12 @@ impl Plan {
         Plan { capacity, region, medium, session, reservation, handshake, port: free_port(), before: false }
     }
 
-    fn words(&self, store: &Path) -> Vec<String> {
+    /// How many words on the command line of the server process are the plan's.
+    pub const WORDS: usize = 9;
+
+    fn words(&self, store: &Path) -> [String; Plan::WORDS] {
         let millis = |time: Duration| time.as_millis().to_string();
-        vec![
+        [
             store.display().to_string(),
             self.capacity.0.to_string(),
             self.region.0.to_string(),

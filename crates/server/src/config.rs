@@ -35,7 +35,7 @@ pub struct Config {
     pub region: Option<Bytes>,
     /// What the regions live on.
     pub medium: Medium,
-    /// What stands behind the buffer, as `dir:PATH`; nothing if not given.
+    /// What stands behind the buffer, as `dir:PATH` or `stripes:PATH,PATH,…`; nothing if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
     /// Permission bits of the root directory of a new store: everybody may make files, and only the owner of one
@@ -107,11 +107,13 @@ impl Belief {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Connections of clients that have proved who they are.
+    /// Connections of clients that have proved who they are: one for control and up to four for payload each, and a
+    /// descriptor of the server's for every one.
     pub connections: usize,
     /// Connections that are in their handshake, of one user at most a quarter of them; more wait.
     pub handshakes: usize,
-    /// Clients with a session.
+    /// Clients with a session: every process of an unmodified program is one, also for a while after it was killed.
+    /// A session costs memory only, some hundred bytes beside its open files.
     pub sessions: usize,
     /// Open files of one session.
     pub session_opens: usize,
@@ -189,9 +191,9 @@ impl Default for Config {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            connections: 1024,
+            connections: 8192,
             handshakes: 128,
-            sessions: 1024,
+            sessions: 16_384,
             session_opens: 1 << 16,
             opens: 1 << 20,
             in_flight: 64,

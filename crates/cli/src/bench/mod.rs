@@ -152,7 +152,7 @@ impl Share {
 
 /// The scenarios in a directory, by name.
 fn scenarios(dir: &Path) -> Outcome<Vec<PathBuf>> {
-    let list = std::fs::read_dir(dir).and_then(|list| list.collect::<std::io::Result<Vec<_>>>());
+    let list = std::fs::read_dir(dir).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
     let list = list.map_err(|error| Failure::local("read", dir, &error))?;
     let mut paths: Vec<PathBuf> = list.iter().map(std::fs::DirEntry::path).collect();
     paths.retain(|path| path.extension().is_some_and(|end| end == "toml"));

@@ -24,6 +24,20 @@ fn a_directory_behind_appears_and_is_changed() {
 }
 
 #[test]
+fn a_stripe_set_can_stand_behind_too() {
+    let mut world = World::empty();
+    std::fs::create_dir(world.path("one")).unwrap();
+    std::fs::create_dir(world.path("two")).unwrap();
+    world.start(&["--backend", "stripes:one,two"]);
+    world.write("new", "new");
+    world.well(&["put", "new", "/new"]);
+    assert_eq!(world.well(&["ls", "/"]).trim(), "new");
+    world.well(&["down"]);
+    world.start(&["--backend", "stripes:one,two"]);
+    assert_eq!(world.well(&["cat", "/new"]), "new");
+}
+
+#[test]
 fn a_back_end_that_cannot_be_is_refused() {
     let world = World::empty();
     let up = |backend| {

@@ -5,6 +5,7 @@
 
 mod dispatch;
 mod exerciser;
+mod header;
 mod programs;
 mod sharing;
 mod symbols;

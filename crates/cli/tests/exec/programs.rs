@@ -42,6 +42,31 @@ fn a_table_of_operations_gives_what_tmpfs_gives_through_the_mount() {
     }
 }
 
+const REFUSED: &str = "\
+inotify EOPNOTSUPP
+inotify of nothing ENOENT
+handle EOPNOTSUPP
+fanotify EOPNOTSUPP
+fts EOPNOTSUPP
+temporary EOPNOTSUPP
+nftw EOPNOTSUPP
+reflink EOPNOTSUPP
+terminal ENOTTY
+lease EINVAL
+collapse EOPNOTSUPP
+pipe EOPNOTSUPP
+rename EXDEV
+wide refused
+";
+
+#[test]
+fn what_is_not_supported_is_refused_at_once() {
+    let world = World::new();
+    let mut program = world.command(world.compile("refused"));
+    program.arg("/fb");
+    assert_eq!(succeed(program), REFUSED);
+}
+
 #[test]
 fn a_signal_handler_may_write_while_memory_is_allocated() {
     let world = World::new();
@@ -63,6 +88,19 @@ fn streams_of_cpp() {
     world.same(
         "echo one two > $D/in; ../streams $D/file < $D/in > $D/out 2> $D/err; cat $D/out $D/err $D/file",
     );
+}
+
+#[test]
+fn a_program_in_rust() {
+    if !has("rustc") {
+        return;
+    }
+    let world = World::new();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/programs/files.rs");
+    let mut compiler = Command::new("rustc");
+    compiler.args(["--edition", "2024", "-o"]).arg(world.path("files")).arg(source);
+    succeed(compiler);
+    world.same("../files $D");
 }
 
 #[test]

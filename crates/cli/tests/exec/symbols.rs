@@ -72,6 +72,10 @@ const TABLE: &[(&str, &str)] = &[
     ("the end", "_exit _Exit quick_exit"),
     ("by number", "syscall"),
     ("refused", "inotify_add_watch fanotify_mark name_to_handle_at fts_open fts64_open"),
+    (
+        "forebay.h",
+        "fb_open fb_close fb_read fb_write fb_pread fb_pwrite fb_lseek fb_fsync fb_ftruncate fb_fstat fb_stat fb_mkdir fb_rmdir fb_unlink fb_rename fb_connect fb_version",
+    ),
     ("our own descriptors", "socket socketpair epoll_create1 eventfd"),
 ];
 

@@ -42,6 +42,13 @@ fn dd_in_all_its_forms() {
         "bs=4k conv=sparse",
         "bs=4k conv=swab",
         "bs=4k conv=ucase",
+        "bs=4k conv=lcase",
+        "bs=4k conv=noerror,sync",
+        "bs=4k conv=ebcdic",
+        "bs=4k conv=ibm",
+        "bs=4k conv=ascii",
+        "cbs=80 bs=4k conv=block",
+        "cbs=80 bs=4k conv=unblock",
         "bs=4k conv=excl",
         "bs=4k conv=sync",
         "bs=4k oflag=append conv=notrunc",
@@ -49,13 +56,34 @@ fn dd_in_all_its_forms() {
         "bs=4k oflag=sync count=5",
         "bs=4k oflag=direct",
         "bs=4k oflag=nofollow",
+        "bs=4k oflag=noatime",
+        "bs=4k oflag=nonblock",
+        "bs=4k oflag=noctty",
+        "bs=4k oflag=nocache",
         "bs=4k oflag=seek_bytes seek=12345",
         "bs=4k iflag=fullblock",
+        "bs=4k iflag=direct",
+        "bs=4k iflag=sync,dsync",
+        "bs=4k iflag=skip_bytes skip=4321",
+        "bs=4k iflag=nocache,nonblock,noatime,nofollow",
         "ibs=1000 obs=3000",
         "bs=1M iflag=count_bytes count=1234",
     ] {
         world.same(&format!("{make}; dd status=none if=$S/in of=$D/out {form}; dd status=none if=$D/out of=$S/out {form}; md5sum < $D/out; md5sum < $S/out"));
     }
+}
+
+#[test]
+fn dd_says_what_it_may_not_do() {
+    let world = World::new();
+    for form in ["conv=nocreat", "oflag=directory", "iflag=directory", "conv=excl,nocreat"] {
+        world.same(&format!(
+            "echo x > $S/in; dd status=none if=$S/in of=$D/out {form} 2>&1 || echo $?; ls $D"
+        ));
+    }
+    world.same(
+        "echo x > $D/out; dd status=none if=/etc/hostname of=$D/out conv=excl 2>&1 || echo $?; cat $D/out",
+    );
 }
 
 #[test]

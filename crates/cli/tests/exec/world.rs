@@ -64,7 +64,7 @@ impl World {
         let dir = self.path("mnt");
         std::fs::create_dir_all(&dir).expect("a directory");
         let mut mount = Command::new(env!("CARGO_BIN_EXE_forebay"));
-        mount.arg("mount").arg(format!("unix:{}", self.config.socket_path().display())).arg(&dir);
+        mount.arg("mount").arg(self.service()).arg(&dir);
         mount.args(["-o", "suid,dev"]).env("HOME", self.dir.path());
         succeed(mount);
         Some(Mounted(dir))
@@ -108,6 +108,11 @@ impl World {
         self.dir.path().join(name)
     }
 
+    /// The service's address.
+    pub(crate) fn service(&self) -> String {
+        format!("unix:{}", self.config.socket_path().display())
+    }
+
     pub(crate) fn client(&self) -> Client {
         Client::connect(ClientConfig::new(Address::Unix(self.config.socket_path())))
             .expect("the server answers")
@@ -120,7 +125,7 @@ impl World {
             .args(["exec", "--"])
             .arg(program)
             .current_dir(self.dir.path())
-            .env("FOREBAY_SERVICE", format!("unix:{}", self.config.socket_path().display()))
+            .env("FOREBAY_SERVICE", self.service())
             .env("XDG_CACHE_HOME", self.path("cache"))
             .env("XDG_RUNTIME_DIR", self.dir.path());
         command

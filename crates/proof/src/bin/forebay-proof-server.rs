@@ -11,7 +11,7 @@ use std::process::ExitCode;
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the test reads both")]
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let (words, seat) = words.split_at(words.len().min(8));
+    let (words, seat) = words.split_at(words.len().min(Plan::WORDS));
     let Some((store, plan)) = Plan::from_words(words) else {
         eprintln!("cannot understand {words:?}");
         return ExitCode::from(2);

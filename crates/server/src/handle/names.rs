@@ -32,9 +32,12 @@ impl Service {
         loop {
             match self.store.names().walk(&caller.who, dir, path, follow).map_err(Stop::from) {
                 // What was met behind may have changed since.
-                Ok(Walked::Found(file, _)) if self.union.is_some() && looked_again != Some(file) => {
+                Ok(Walked::Found(file, inode)) if self.union.is_some() && looked_again != Some(file) => {
                     looked_again = Some(file);
                     self.refresh(file)?;
+                    if inode.kind() == FileKind::Directory {
+                        self.join_last(&caller.who, dir, path)?;
+                    }
                 }
                 Err(Stop::Failed(miss)) if miss.kind() == ErrorKind::NotFound => {
                     if !self.meet_on_path(&caller.who, dir, path)? {

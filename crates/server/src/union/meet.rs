@@ -5,7 +5,9 @@ use super::{Union, is_private};
 use crate::service::Service;
 use forebay_backend::Found;
 use forebay_model::{Change, Error, ErrorKind, FileId, FileKind, Identity, Layout, Name, Result, SetTime};
-use forebay_store::{Arrival, Batch, Body, Extent, Fate, Found as Named, Inode, MAX_LISTED, Unlinked};
+use forebay_store::{
+    Arrival, Batch, Body, Extent, Fate, Found as Named, Inode, MAX_LISTED, Unlinked, Walked,
+};
 use std::collections::HashSet;
 
 /// Bytes in a stripe; with one server, a formality.
@@ -22,7 +24,7 @@ impl Service {
                 if self.look_again(union, file, &inode)? {
                     self.find_new(union, dir, name)?;
                 }
-                Ok(())
+                self.join(union, file, &inode, (dir, name))
             }
             None => self.find_new(union, dir, name).map(drop),
         }
@@ -40,13 +42,27 @@ impl Service {
             }
             let name = Name::new(part)?;
             match self.look_up(who, at, &name) {
-                Ok((file, inode)) if inode.kind() == FileKind::Directory => at = file,
+                Ok((file, inode)) if inode.kind() == FileKind::Directory => {
+                    self.join(union, file, &inode, (at, &name))?;
+                    at = file;
+                }
                 Ok(_) => return Ok(false),
                 Err(error) if error.kind() == ErrorKind::NotFound => return self.find_new(union, at, &name),
                 Err(error) => return Err(error),
             }
         }
         Ok(false)
+    }
+
+    /// A path leads to a directory here: one that has come to be behind under the same name is the same.
+    pub(crate) fn join_last(&self, who: &Identity, dir: FileId, path: &[u8]) -> Result<()> {
+        let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+        let start = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+        let Ok(name) = Name::new(&path[start..end]) else { return Ok(()) };
+        match self.store.names().walk(who, dir, &path[..start], true)? {
+            Walked::Found(above, _) => self.meet(above, &name),
+            Walked::Link { .. } | Walked::At { .. } | Walked::Elsewhere { .. } => Ok(()),
+        }
     }
 
     /// Looks at a file behind again, and at the directories above it if that was some time ago: whoever lost rights
@@ -179,6 +195,24 @@ impl Service {
             Err(error) if error.kind() == ErrorKind::Exists => Ok(true),
             Err(error) => Err(error),
         }
+    }
+
+    /// A directory of ours and one that has come to be behind under the same name are one.
+    fn join(&self, union: &Union, file: FileId, inode: &Inode, (dir, name): (FileId, &Name)) -> Result<()> {
+        if inode.kind() != FileKind::Directory || is_private(dir, name) || union.record(file)?.is_some() {
+            return Ok(());
+        }
+        let found = {
+            let _still = union.still();
+            let Some(mut path) = union.path(dir)? else { return Ok(()) };
+            path.push(name.clone());
+            union.ask(|backend| backend.find(&path))?
+        };
+        let Some(found) = found.filter(|found| found.kind == FileKind::Directory) else { return Ok(()) };
+        let home = Home::Entry { dir, name: name.clone() };
+        let mut batch = Batch::default();
+        batch.put(record::key(file), Record::of(home, &found).encode());
+        self.store.meta().commit(batch)
     }
 
     fn arrival(&self, name: &Name, found: &Found) -> Arrival {

@@ -29,12 +29,12 @@ impl Service {
         offset: u64,
         len: u32,
     ) -> Result<Vec<Part>> {
-        let Some(union) = &self.union else { return Err(gone_behind(file)) };
+        let Some(union) = &self.union else { return Err(nothing_behind(file)) };
         let _place = union.waiting.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
         let service = self.clone();
         let read = tokio::task::spawn_blocking(move || match &service.union {
             Some(union) => service.read_parts(union, file, offset, len),
-            None => Err(gone_behind(file)),
+            None => Err(nothing_behind(file)),
         });
         read.await
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the server failed while it read from behind")))
@@ -77,6 +77,12 @@ impl Service {
             format!("file {file} changes behind faster than it can be read: try again"),
         ))
     }
+}
+
+fn nothing_behind(file: FileId) -> Error {
+    let text =
+        format!("bytes of file {file} are in a back end, and this server has none: start it with --backend");
+    Error::new(ErrorKind::Io, text)
 }
 
 /// All parts, or nothing if the file is not the one in the record, or was not to the end.

@@ -199,6 +199,14 @@ fn names_are_changed_on_both_sides() {
     rename(&mut control, ROOT, "new", open_dir, "moved").unwrap();
     assert_eq!(memory.bytes(&path("open/moved/inner/F")).unwrap(), b"0123456789");
     assert_eq!(control.walk("open/moved/inner/F").unwrap().size, 10);
+    // A directory that is on both sides is one.
+    let both = control.make_dir(ROOT, "both", 0o755);
+    control.create(both, "here", 0o644);
+    memory.make_dir(&path("both"), owner(ALICE), 0o755).unwrap();
+    memory.put(&path("both/there"), owner(ALICE), 0o644, b"there");
+    assert_eq!(control.walk("both").unwrap().id, both);
+    assert_eq!(listed(&mut control, both).unwrap(), ["here", "there"]);
+    assert_eq!(control.walk("both/there").unwrap().size, 5);
     // What is only here takes the place of what is behind, which goes there too.
     control.create(ROOT, "mine", 0o644);
     rename(&mut control, ROOT, "mine", inner, "F").unwrap();

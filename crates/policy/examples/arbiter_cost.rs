@@ -1,0 +1,52 @@
+//! What an arbiter's decision costs: `cargo run --release -p forebay-policy --example arbiter_cost`.
+//!
+//! 10,000 servers, each with bytes for all of 1,000 targets, in jobs of several sizes. One decision is everything that the
+//! end of a write brings about: the place is freed, the next server is chosen and granted.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark reads the clock")]
+#![allow(clippy::print_stdout, reason = "and prints what it found")]
+
+use forebay_model::{Bytes, JobId, ServerId};
+use forebay_policy::Tick;
+use forebay_policy::arbiter::{Arbiter, Grant, Member, Rules};
+use forebay_policy::drain::TargetId;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+const SERVERS: u16 = 10_000;
+const TARGETS: u32 = 1_000;
+const DECISIONS: u32 = 1_000_000;
+
+/// Resident memory, in MB.
+fn memory() -> f64 {
+    let status =
+        std::process::Command::new("ps").args(["-o", "rss=", "-p", &std::process::id().to_string()]).output();
+    status.ok().and_then(|out| String::from_utf8(out.stdout).ok()?.trim().parse::<f64>().ok()).unwrap_or(0.0)
+        / 1e3
+}
+
+fn main() {
+    println!("{:>16} {:>12} {:>14} {:>10}", "servers a job", "memory MB", "decisions/s", "ns each");
+    for per_job in [1, 10, 100, 1000, 10_000] {
+        let mut arbiter = Arbiter::new(Rules { lease: Tick(u64::MAX / 2), ..Rules::default() });
+        let bytes: Vec<(TargetId, Bytes)> =
+            (0..TARGETS).map(|target| (TargetId(target), Bytes(u64::from(target) + 1))).collect();
+        let mut under_way: VecDeque<Grant> = VecDeque::new();
+        for server in 0..SERVERS {
+            let member = Member { server: ServerId(server), job: JobId(u64::from(server / per_job)) };
+            under_way.extend(arbiter.request(Tick(0), member, 1, 0, &bytes).expect("room"));
+        }
+        let resident = memory();
+        let (start, mut done) = (Instant::now(), 0);
+        while done < DECISIONS
+            && let Some(Grant { member, target, .. }) = under_way.pop_front()
+        {
+            let now = Tick(u64::from(done));
+            under_way.extend(arbiter.done(now, member, target, Bytes(0)));
+            done += 1;
+        }
+        let secs = start.elapsed().as_secs_f64();
+        let rate = f64::from(done) / secs;
+        println!("{per_job:>16} {resident:>12.0} {rate:>14.0} {:>10.0}", 1e9 / rate);
+    }
+}

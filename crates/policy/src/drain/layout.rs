@@ -1,0 +1,72 @@
+//! Which target holds which bytes of a file behind.
+
+use forebay_model::Span;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// One storage target behind the back end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TargetId(pub u32);
+
+impl fmt::Display for TargetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Stripes of one size, dealt to targets in turn.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// The targets, in the order of their stripes.
+    targets: Vec<TargetId>,
+    /// Bytes in a stripe.
+    stripe: u64,
+}
+
+impl Layout {
+    /// Stripes over targets.
+    #[must_use]
+    pub fn new(targets: Vec<TargetId>, stripe: u64) -> Layout {
+        assert!(!targets.is_empty() && stripe > 0, "a layout has targets, and stripes have bytes");
+        Layout { targets, stripe }
+    }
+
+    /// A file that one target holds.
+    #[must_use]
+    pub fn whole(target: TargetId) -> Layout {
+        Layout { targets: vec![target], stripe: u64::MAX }
+    }
+
+    /// A span cut at the boundaries of stripes, with the target of each.
+    pub fn cut(&self, span: Span) -> impl Iterator<Item = (TargetId, Span)> + '_ {
+        let mut at = span.start;
+        std::iter::from_fn(move || {
+            if at >= span.end {
+                return None;
+            }
+            let number = at / self.stripe;
+            let end = (number + 1).saturating_mul(self.stripe).min(span.end);
+            let piece = Span::new(at, end);
+            at = end;
+            Some((self.targets[(number % self.targets.len() as u64) as usize], piece))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stripes_go_round_and_spans_are_cut_at_them() {
+        let layout = Layout::new(vec![TargetId(7), TargetId(3), TargetId(5)], 10);
+        let cut = |start, end| {
+            layout.cut(Span::new(start, end)).map(|(target, span)| (target.0, span.start, span.end))
+        };
+        assert_eq!(cut(5, 35).collect::<Vec<_>>(), [(7, 5, 10), (3, 10, 20), (5, 20, 30), (7, 30, 35)]);
+        assert_eq!(cut(20, 20).count(), 0);
+        let whole = Layout::whole(TargetId(1));
+        assert_eq!(whole.cut(Span::from(3)).collect::<Vec<_>>(), [(TargetId(1), Span::from(3))]);
+    }
+}
