@@ -26,7 +26,9 @@ fn several_servers_are_one_service() {
     let stores = ["store", "store.1", "store.2"].map(|name| text(&world.path(name)).to_owned());
     let check = ["check", &stores[0], &stores[1], &stores[2]];
     assert_eq!(world.well(&check), "nothing is wrong\n");
-    world.run(&["up", "--store", "store", "--disk"]).failed(1, &["belongs to a service of servers 0, 1, 2"]);
+    world
+        .run(&["up", "--detach", "--store", "store", "--disk"])
+        .failed(1, &["belongs to a service of servers 0, 1, 2"]);
 
     std::fs::remove_dir_all(&stores[1]).expect("a store is lost");
     let mut again = world.command(&["up", "--detach", "--disk", "--capacity", "128MiB", "--servers", "3"]);
