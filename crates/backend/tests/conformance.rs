@@ -131,7 +131,7 @@ fn write(world: &World) {
         let bytes = parts.concat();
         model.resize(model.len().max(offset + bytes.len()), 0);
         model[offset..offset + bytes.len()].copy_from_slice(&bytes);
-        assert_eq!(bytes(backend, "w"), model);
+        assert_eq!(self::bytes(backend, "w"), model);
         assert_eq!(file.version().unwrap().size, model.len() as u64);
         assert_eq!(file.version().unwrap().serial, before.serial);
     }

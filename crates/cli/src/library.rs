@@ -14,6 +14,10 @@ pub(crate) const HEADER: &str = include_str!("../../preload/include/forebay.h");
 
 /// The library as a file, named by its content.
 pub(crate) fn lay_down() -> Outcome<PathBuf> {
+    if LIBRARY.is_empty() {
+        let text = "this binary was made without libforebay.so: build it with \"cargo build\"";
+        return Err(Failure::Failed(text.to_owned()));
+    }
     let uid = rustix::process::geteuid().as_raw();
     let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     // A home is often shared between the nodes of a job, so that one path serves them all.

@@ -11,7 +11,8 @@ const BACK: usize = 5;
 pub(crate) struct Glimpse {
     pub(crate) label: String,
     pub(crate) nodes: u32,
-    /// Nothing while it is not there, or has just come.
+    pub(crate) here: bool,
+    /// Nothing while it is not there, nor just after some job has come or gone.
     pub(crate) now: Option<Now>,
 }
 
@@ -51,7 +52,7 @@ pub(super) fn glimpse(
             share: cost / whole.max(1.0),
             due: due[place],
         });
-        Glimpse { label: plan.id.to_string(), nodes: plan.job.nodes, now }
+        Glimpse { label: plan.id.to_string(), nodes: plan.job.nodes, here: place.is_some(), now }
     })
     .collect()
 }

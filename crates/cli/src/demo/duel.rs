@@ -30,7 +30,7 @@ impl<'a> Duel<'a> {
             self.bars = jobs.iter().filter_map(|job| self.live.add(bar(job))).collect();
         }
         for (job, here) in jobs.iter().zip(&mut self.here) {
-            if std::mem::replace(here, job.now.is_some()) != *here {
+            if std::mem::replace(here, job.here) != *here {
                 let what = if *here { "takes part" } else { "has gone" };
                 let nodes = human::counted(u64::from(job.nodes), "node");
                 // A line that cannot be shown is followed by others that say why.
@@ -38,8 +38,11 @@ impl<'a> Duel<'a> {
             }
         }
         for (bar, job) in self.bars.iter().zip(jobs) {
-            bar.set_position(job.now.map_or(0, |now| (now.share * 1000.0) as u64));
-            bar.set_message(story(job).unwrap_or_default());
+            // Where nothing is known yet after a change, the last that was known stays.
+            if job.now.is_some() || !job.here {
+                bar.set_position(job.now.map_or(0, |now| (now.share * 1000.0) as u64));
+                bar.set_message(story(job).unwrap_or_default());
+            }
         }
         if self.bars.is_empty() && self.last.elapsed() >= LINE_EVERY {
             self.last = Instant::now();

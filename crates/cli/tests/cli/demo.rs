@@ -55,6 +55,7 @@ fn sharing_is_seen_while_it_happens() {
     let (alone, joins) = (at("job large of 4 nodes takes part"), at("job small of 1 node takes part"));
     let (leaves, summary) = (at("job small of 1 node has gone"), at("sharing    large (4 nodes)"));
     assert!(alone < joins && joins < leaves && leaves < summary, "{shown}");
+    assert_eq!(shown.matches("takes part").count(), 2, "{shown}");
     let between = &shown[joins..leaves];
     let both = between.lines().find(|line| line.contains("shares: large") && line.contains("; small"));
     assert!(both.is_some_and(|line| line.contains("(due: 80 %)") && line.contains("(due: 20 %)")), "{shown}");

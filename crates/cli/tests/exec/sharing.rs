@@ -61,6 +61,34 @@ fn a_program_goes_on_when_the_server_comes_back() {
     assert_eq!(succeed(check), "3000 /fb/steady\n");
 }
 
+const BESIDE: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+int unlinkat(int dir, const char *path, int flags) {
+    int (*next)(int, const char *, int) = dlsym(RTLD_NEXT, "unlinkat");
+    if (write(2, "seen\n", 5) != 5) _exit(9);
+    return next(dir, path, flags);
+}
+"#;
+
+#[test]
+fn another_library_is_loaded_beside_it() {
+    let world = World::new();
+    std::fs::write(world.path("beside.c"), BESIDE).expect("a file");
+    let mut compiler = std::process::Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(world.path("beside.so")).arg(world.path("beside.c"));
+    succeed(compiler);
+    let mut program = world.command("sh");
+    program.args(["-c", "echo > /fb/ours; echo > theirs; rm theirs; rm /fb/ours; ls /fb theirs"]);
+    let output = program.env("LD_PRELOAD", world.path("beside.so")).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        said, "seen\nls: cannot access 'theirs': No such file or directory\n",
+        "what is not ours goes on"
+    );
+}
+
 const PYTHON: &str = r#"
 import mmap, multiprocessing, os, shutil, socket, subprocess, sys, tempfile
 root = sys.argv[1]

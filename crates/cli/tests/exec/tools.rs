@@ -77,9 +77,7 @@ fn dd_in_all_its_forms() {
 fn dd_says_what_it_may_not_do() {
     let world = World::new();
     for form in ["conv=nocreat", "oflag=directory", "iflag=directory", "conv=excl,nocreat"] {
-        world.same(&format!(
-            "echo x > $S/in; dd status=none if=$S/in of=$D/out {form} 2>&1 || echo $?; ls $D"
-        ));
+        world.same(&format!("echo x > in; dd status=none if=in of=$D/out {form} 2>&1 || echo $?; ls $D"));
     }
     world.same(
         "echo x > $D/out; dd status=none if=/etc/hostname of=$D/out conv=excl 2>&1 || echo $?; cat $D/out",

@@ -118,11 +118,11 @@ impl World {
             .expect("the server answers")
     }
 
-    /// A command with the library in it.
+    /// A command with the library in it, ended when it hangs.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Command::new("timeout");
         command
-            .args(["exec", "--"])
+            .args(["--foreground", "--signal=KILL", "600", env!("CARGO_BIN_EXE_forebay"), "exec", "--"])
             .arg(program)
             .current_dir(self.dir.path())
             .env("FOREBAY_SERVICE", self.service())

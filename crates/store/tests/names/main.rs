@@ -1,5 +1,6 @@
 //! The namespace and the metadata store under it: tables, a reference model, crashes, threads, damage.
 
+mod clients;
 mod cluster;
 mod common;
 mod corrupt;

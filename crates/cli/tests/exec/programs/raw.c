@@ -148,12 +148,12 @@ int main(int argc, char **argv) {
     setenv("D", root, 1);
     setvbuf(stdout, NULL, _IONBF, 0);
     if (argc > 2) {
-        /* Nanoseconds of one call that is not ours. */
+        /* Processor time of one call that is not ours, in nanoseconds. */
         struct timespec start, end;
         long times = atol(argv[2]);
-        clock_gettime(CLOCK_MONOTONIC, &start);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
         for (long i = 0; i < times; i++) ASK(SYS_getppid, 0);
-        clock_gettime(CLOCK_MONOTONIC, &end);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
         printf("%ld ns a call\n", ((end.tv_sec - start.tv_sec) * 1000000000L + end.tv_nsec - start.tv_nsec) / times);
         return 0;
     }
