@@ -4,8 +4,7 @@ use crate::ClientConfig;
 use crate::by_id::{ById, MAX_LINKS, Step, behind};
 use crate::dir::{Listing, ReadDir};
 use crate::file::{File, OpenOptions};
-use crate::join::join;
-use crate::opens::{done, unexpected};
+use crate::opens::unexpected;
 use crate::path::{Last, bytes, split};
 use crate::service::Service;
 use crate::session::Session;
@@ -410,14 +409,9 @@ impl Client {
         Ok(())
     }
 
-    /// Lets a server join that has lost its store: tells all others, who remember the old one. Only root and the
-    /// service's owner may.
+    /// Lets a server join that has lost its store; only root and the service's owner may.
     pub async fn replace_server(&self, server: ServerId) -> Result<()> {
-        let request = Request::ReplaceServer { server };
-        let others = self.by_id.service.all();
-        let others: Vec<_> = others.into_iter().filter(|session| session.server() != Some(server)).collect();
-        let calls = others.iter().map(|session| done(session, &self.by_id.who, &request)).collect();
-        join(calls).await.into_iter().collect()
+        self.tell(Request::ReplaceServer { server }).await
     }
 
     /// Stops the server; only root and the service's owner may.
