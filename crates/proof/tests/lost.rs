@@ -171,7 +171,9 @@ fn a_wiped_store_is_never_mistaken_for_empty_files() {
             "{path}: an empty store does not join silently: {error} ({ready:?})"
         );
     }
-    client.replace_server(lost).unwrap();
+    for number in [0, 2] {
+        fleet.client(number, By::Unix).replace_server(lost).unwrap();
+    }
     if !fleet.host(2).is_up() {
         fleet.host(2).start();
     }
