@@ -409,7 +409,8 @@ impl Client {
         Ok(())
     }
 
-    /// Lets a server join that has lost its store; only root and the service's owner may.
+    /// Has the server that the client was pointed at let another one join that has lost its store; each of the others
+    /// has to be told. Only root and the service's owner may.
     pub async fn replace_server(&self, server: ServerId) -> Result<()> {
         self.tell(Request::ReplaceServer { server }).await
     }

@@ -340,7 +340,7 @@ impl Driver {
                     other => other.clone(),
                 };
                 self.settle(&[&|tree| change.clone().apply(tree.bytes_mut(node)), &|tree| {
-                    empty.clone().apply(tree.bytes_mut(node))
+                    empty.clone().apply(tree.bytes_mut(node));
                 }]);
                 Step::Unknown
             }
