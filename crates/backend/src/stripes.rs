@@ -155,7 +155,7 @@ impl Backend for Stripes {
     }
 
     fn targets(&self) -> Vec<String> {
-        self.dirs.iter().flat_map(|dir| dir.targets()).collect()
+        self.dirs.iter().flat_map(Backend::targets).collect()
     }
 
     fn layout(&self, file: Path<'_>) -> Result<Layout> {

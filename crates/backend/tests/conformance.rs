@@ -22,7 +22,7 @@ struct World {
 fn striped(count: usize) -> World {
     let dirs: Vec<_> = (0..count).map(|_| tempfile::tempdir().unwrap()).collect();
     let paths: Vec<String> = dirs.iter().map(|dir| dir.path().display().to_string()).collect();
-    World { backend: forebay_backend::open(&format!("stripes:{}", paths.join(","))).unwrap(), dirs: dirs }
+    World { backend: forebay_backend::open(&format!("stripes:{}", paths.join(","))).unwrap(), dirs }
 }
 
 fn dir() -> World {

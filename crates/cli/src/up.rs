@@ -152,7 +152,7 @@ impl Up {
             store,
             capacity,
             medium,
-            backend: self.backend.as_ref().or(usual.backend.as_ref()).map(whole_backend).transpose()?,
+            backend: self.backend.as_ref().or(usual.backend.as_ref()).map(|name| whole_backend(name)).transpose()?,
             socket: Some(socket),
             tcp,
             listen,
@@ -195,11 +195,11 @@ fn whole(path: &Path) -> Outcome<PathBuf> {
 }
 
 /// A back end by its whole path: the server may leave this directory.
-fn whole_backend(name: &String) -> Outcome<String> {
+fn whole_backend(name: &str) -> Outcome<String> {
     let Some((kind @ ("dir" | "stripes"), paths)) =
         name.split_once(':').filter(|(_, paths)| !paths.is_empty())
     else {
-        return Ok(name.clone());
+        return Ok(name.to_owned());
     };
     let one = |path: &str| Ok(whole(Path::new(path))?.display().to_string());
     let paths = match kind {

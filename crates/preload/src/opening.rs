@@ -35,7 +35,7 @@ pub(crate) fn masked(mode: mode_t) -> u16 {
 
 /// What was found or made.
 enum Found {
-    File(File),
+    File(Box<File>),
     Directory(FileId),
     Named(FileId),
 }
@@ -102,7 +102,7 @@ async fn enter(by_id: &ById, attr: &Attr, flags: c_int) -> Result<Found> {
             let truncate = flags & libc::O_TRUNC != 0;
             let mut access = access_of(flags);
             access.write |= truncate;
-            Ok(Found::File(by_id.open(attr.id, access, truncate).await?))
+            Ok(Found::File(Box::new(by_id.open(attr.id, access, truncate).await?)))
         }
     }
 }
@@ -126,7 +126,7 @@ async fn make(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<La
             return Err(ErrorKind::IsDirectory.into());
         }
         match by_id.create(dir, name.clone(), mode, access, if_exists).await {
-            Ok((file, _)) => return Ok(Landing::Here(Found::File(file))),
+            Ok((file, _)) => return Ok(Landing::Here(Found::File(Box::new(file)))),
             Err(error) if error.kind() == ErrorKind::TooManyLinks && flags & libc::O_NOFOLLOW == 0 => {}
             Err(error) => return Err(error),
         }
@@ -144,7 +144,7 @@ async fn make(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<La
 /// Gives what was opened a descriptor.
 fn install(found: Found, flags: c_int, path: &[u8]) -> Outcome<c_int> {
     let (kind, id, file) = match found {
-        Found::File(file) => (Kind::File, file.id(), Some(file)),
+        Found::File(file) => (Kind::File, file.id(), Some(*file)),
         Found::Directory(id) => (Kind::Directory, id, None),
         Found::Named(id) => (Kind::Path, id, None),
     };
