@@ -152,7 +152,7 @@ impl Up {
             store,
             capacity,
             medium,
-            backend: self.backend.as_ref().or(usual.backend.as_ref()).map(|name| whole_backend(name)).transpose()?,
+            backend: self.backend.as_deref().or(usual.backend.as_deref()).map(whole_backend).transpose()?,
             socket: Some(socket),
             tcp,
             listen,

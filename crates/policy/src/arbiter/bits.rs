@@ -1,48 +1,46 @@
 //! Sets of small numbers.
 
-/// A set of numbers below its length, which grows as needed.
+/// A set of numbers, which grows as needed. Small ones need no memory of their own.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Bits {
-    words: Vec<u64>,
-    count: u32,
+    first: u64,
+    more: Vec<u64>,
 }
 
 impl Bits {
+    fn word(&self, word: usize) -> u64 {
+        if word == 0 { self.first } else { self.more.get(word - 1).copied().unwrap_or(0) }
+    }
+
     /// Puts a number in or takes it out; true if that changed anything.
     pub(super) fn set(&mut self, number: usize, to: bool) -> bool {
-        let (word, bit) = (number / 64, 1 << (number % 64));
-        if word >= self.words.len() {
-            if !to {
-                return false;
-            }
-            self.words.resize(word + 1, 0);
-        }
-        let before = self.words[word] & bit != 0;
-        if before == to {
+        if self.has(number) == to {
             return false;
         }
-        self.words[word] ^= bit;
-        self.count = if to { self.count + 1 } else { self.count - 1 };
+        let (word, bit) = (number / 64, 1 << (number % 64));
+        if word == 0 {
+            self.first ^= bit;
+        } else {
+            self.more.resize(self.more.len().max(word), 0);
+            self.more[word - 1] ^= bit;
+        }
         true
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
+        self.first == 0 && self.more.iter().all(|&word| word == 0)
     }
 
     pub(super) fn has(&self, number: usize) -> bool {
-        self.words.get(number / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
+        self.word(number / 64) >> (number % 64) & 1 == 1
     }
 
     /// The first number from a place on, and round again, that both sets have.
     pub(super) fn first_of_both(&self, other: &Bits, from: usize) -> Option<usize> {
-        let words = self.words.len().min(other.words.len());
-        if words == 0 {
-            return None;
-        }
+        let words = 1 + self.more.len().min(other.more.len());
         let from = if from / 64 < words { from } else { 0 };
         let start = from / 64;
-        let both = |word: usize| self.words[word] & other.words[word];
+        let both = |word: usize| self.word(word) & other.word(word);
         let late = !0 << (from % 64);
         let first = |word: usize, mask: u64| {
             let bits = both(word) & mask;

@@ -80,6 +80,8 @@ pub(super) struct Part {
     pub(super) server: ServerId,
     /// Bytes that are left for each target, by target; those that are granted included.
     pub(super) left: Vec<(u32, u64)>,
+    /// How many of them are not nothing.
+    pub(super) live: usize,
     pub(super) critical: bool,
     /// The targets it writes to.
     pub(super) held: Vec<u32>,
@@ -90,6 +92,8 @@ pub(super) struct Job {
     pub(super) rank: Rank,
     /// Whether it is among those that could be granted something.
     pub(super) ready: bool,
+    /// Whether it waits to be noticed.
+    pub(super) hungry: bool,
     pub(super) last_served: Tick,
     pub(super) parts: Vec<Option<Part>>,
     pub(super) places: HashMap<ServerId, usize>,
@@ -128,7 +132,7 @@ pub struct Arbiter {
     /// Those of them that have not starved yet, by when they last got anything.
     pub(super) hungry: BTreeSet<(Tick, usize)>,
     /// Targets with a free place that somebody could come to want.
-    pub(super) open: BTreeSet<u32>,
+    pub(super) open: Bits,
     pub(super) leases: BTreeMap<(u32, Member), Tick>,
     pub(super) ends: BTreeSet<(Tick, u32, Member)>,
     pub(super) members: usize,
@@ -148,7 +152,7 @@ impl Arbiter {
             servers: Vec::new(),
             ready: BTreeSet::new(),
             hungry: BTreeSet::new(),
-            open: BTreeSet::new(),
+            open: Bits::default(),
             leases: BTreeMap::new(),
             ends: BTreeSet::new(),
             members: 0,
@@ -284,18 +288,14 @@ impl Arbiter {
 
     fn know_target(&mut self, target: u32) {
         while self.targets.len() <= target as usize {
-            self.open.insert(self.targets.len() as u32);
+            self.open.set(self.targets.len(), true);
             self.targets.push(Target { alpha: self.rules.alpha, holders: Vec::new(), jobs: BTreeSet::new() });
         }
     }
 
     pub(super) fn note_open(&mut self, target: u32) {
         let state = &self.targets[target as usize];
-        if state.holders.len() < state.alpha as usize {
-            self.open.insert(target);
-        } else {
-            self.open.remove(&target);
-        }
+        self.open.set(target as usize, state.holders.len() < state.alpha as usize);
     }
 
     /// The part of a member, made if need be.
@@ -321,7 +321,8 @@ impl Arbiter {
         let state = self.job_mut(job);
         state.standing.priority = priority;
         let part = state.parts.iter().position(Option::is_none).unwrap_or(state.parts.len());
-        let fresh = Part { server: member.server, left: Vec::new(), critical: false, held: Vec::new() };
+        let fresh =
+            Part { server: member.server, left: Vec::new(), live: 0, critical: false, held: Vec::new() };
         match state.parts.get_mut(part) {
             Some(place) => *place = Some(fresh),
             None => state.parts.push(Some(fresh)),
@@ -336,6 +337,7 @@ impl Arbiter {
             standing,
             rank: standing.rank(self.rules.choice),
             ready: false,
+            hungry: false,
             last_served: now,
             parts: Vec::new(),
             places: HashMap::new(),
@@ -369,7 +371,8 @@ impl Arbiter {
             self.wait(job, part, target, false);
         }
         let targets: Vec<u32> = left.iter().map(|one| one.0).collect();
-        self.job_mut(job).parts[part].as_mut().expect("a live part").left = left;
+        let mine = self.job_mut(job).parts[part].as_mut().expect("a live part");
+        (mine.live, mine.left) = (left.len(), left);
         for target in targets {
             let held = self.leases.contains_key(&(target, Member { server, job: id }));
             self.wait(job, part, target, !held);
@@ -382,9 +385,7 @@ impl Arbiter {
         let mine = state.parts[part].as_mut().expect("a live part");
         let Ok(place) = mine.left.binary_search_by_key(&target, |one| one.0) else { return };
         let before = std::mem::replace(&mut mine.left[place].1, left);
-        if left == 0 {
-            mine.left.remove(place);
-        }
+        mine.live = mine.live + usize::from(left > 0) - usize::from(before > 0);
         state.standing.size = state.standing.size - before + left;
     }
 
@@ -398,13 +399,13 @@ impl Arbiter {
             state.waiting.resize_with(target as usize + 1, Bits::default);
         }
         let bits = &mut state.waiting[target as usize];
-        if bits.set(part, waits) {
-            let none = bits.is_empty();
+        let first = waits && bits.is_empty();
+        if bits.set(part, waits) && (first || bits.is_empty()) {
             let jobs = &mut self.targets[target as usize].jobs;
-            if none {
-                jobs.remove(&job);
-            } else {
+            if waits {
                 jobs.insert(job);
+            } else {
+                jobs.remove(&job);
             }
         }
     }
@@ -413,8 +414,12 @@ impl Arbiter {
         let state = self.jobs[job].as_mut().expect("only live jobs are named");
         let Some(mine) = &state.parts[part] else { return };
         let can = self.servers[usize::from(mine.server.0)].held < self.rules.per_server;
-        let has = |target: &&u32| mine.left.binary_search_by_key(*target, |one| one.0).is_ok();
-        let wants = mine.left.len() > mine.held.iter().filter(has).count();
+        let has = |target: &&u32| {
+            let place = mine.left.binary_search_by_key(*target, |one| one.0);
+            place.is_ok_and(|place| mine.left[place].1 > 0)
+        };
+        // Only who holds something has to be asked for more than a number.
+        let wants = mine.live > mine.held.iter().filter(has).count();
         state.idle.set(part, can && wants);
     }
 
@@ -428,15 +433,18 @@ impl Arbiter {
         }
         if state.ready {
             self.ready.remove(&(state.rank, job));
-            self.hungry.remove(&(state.last_served, job));
         }
-        (state.rank, state.ready) = (rank, ready);
         if ready {
             self.ready.insert((rank, job));
-            if !state.standing.starved {
-                self.hungry.insert((state.last_served, job));
-            }
         }
+        let hungry = ready && !state.standing.starved;
+        if hungry != state.hungry {
+            match hungry {
+                true => self.hungry.insert((state.last_served, job)),
+                false => self.hungry.remove(&(state.last_served, job)),
+            };
+        }
+        (state.rank, state.ready, state.hungry) = (rank, ready, hungry);
     }
 
     /// A server holds more or less than before: all its jobs have to know.
@@ -466,7 +474,7 @@ impl Arbiter {
     fn forget_if_done(&mut self, member: Member) {
         let Some((job, part)) = self.find(member) else { return };
         let state = self.job_mut(job);
-        if state.parts[part].as_ref().is_some_and(|mine| !mine.left.is_empty() || !mine.held.is_empty()) {
+        if state.parts[part].as_ref().is_some_and(|mine| mine.live > 0 || !mine.held.is_empty()) {
             return;
         }
         if state.parts[part].take().is_some_and(|mine| mine.critical) {

@@ -13,7 +13,8 @@ const FEW: usize = 64;
 impl Arbiter {
     /// Fills all free places, and then gives these servers what they can have.
     pub(super) fn serve_all(&mut self, now: Tick, servers: BTreeSet<ServerId>) -> Vec<Grant> {
-        let open: Vec<u32> = self.open.iter().copied().collect();
+        let open: Vec<u32> =
+            (0..self.targets.len() as u32).filter(|&target| self.open.has(target as usize)).collect();
         let mut grants: Vec<Grant> =
             open.into_iter().flat_map(|target| self.serve_target(now, target)).collect();
         for server in servers {
@@ -58,8 +59,11 @@ impl Arbiter {
         let state = self.job(job);
         let mine = state.parts[part].as_ref()?;
         let waits = |target: u32| state.waiting.get(target as usize).is_some_and(|bits| bits.has(part));
-        let open =
-            mine.left.iter().map(|one| one.0).filter(|target| self.open.contains(target) && waits(*target));
+        let open = mine
+            .left
+            .iter()
+            .map(|one| one.0)
+            .filter(|target| self.open.has(*target as usize) && waits(*target));
         open.min_by_key(|&target| self.targets[target as usize].holders.len())
     }
 
@@ -100,7 +104,7 @@ impl Arbiter {
         self.wait(job, part, target, false);
         let lease = now.after(self.rules.lease);
         let state = self.jobs[job].as_mut().expect("only live jobs are named");
-        if state.ready {
+        if state.hungry {
             self.hungry.remove(&(state.last_served, job));
             self.hungry.insert((now, job));
         }
