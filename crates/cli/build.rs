@@ -1,8 +1,11 @@
 //! Builds `libforebay.so` and hands it to the binary as bytes.
 //!
 //! As an ordinary dependency the library's functions would take the place of the C library's in this very binary. So
-//! it is built by a cargo of its own, in a directory of its own, for the same target and profile.
+//! it is built by a cargo of its own, in a directory of its own that all variants of this crate share, for the same
+//! target and profile. Where code is only looked at (`cargo check`, `cargo clippy`, rust-analyzer) nothing is built,
+//! and the next build makes up for it.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::error::Error;
 use std::fs;
@@ -10,27 +13,21 @@ use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the library is made of.
-const SOURCES: [&str; 6] =
-    ["Cargo.lock", "Cargo.toml", "crates/client", "crates/model", "crates/preload", "crates/wire"];
-
 fn main() -> Result<(), Box<dyn Error>> {
-    let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
-    let root = here.join("../..");
-    println!("cargo::rerun-if-changed=build.rs");
-    for source in SOURCES {
-        let path = root.join(source);
-        match path.join("src").is_dir() {
-            true => ["src", "Cargo.toml", "build.rs"]
-                .iter()
-                .map(|part| path.join(part))
-                .filter(|part| part.exists())
-                .for_each(|part| println!("cargo::rerun-if-changed={}", part.display())),
-            false => println!("cargo::rerun-if-changed={}", path.display()),
-        }
-    }
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    let library = fs::read(build(&root, &out)?)?;
+    let root = fs::canonicalize(PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../.."))?;
+    println!("cargo::rerun-if-changed=build.rs");
+    let library = if only_looked_at() {
+        // A file that is never there makes cargo run this again before something is built.
+        println!("cargo::rerun-if-changed={}", out.join("not-built").display());
+        Vec::new()
+    } else {
+        let made = build(&root, &out)?;
+        for source in sources(&root, &made.with_extension("d"))? {
+            println!("cargo::rerun-if-changed={}", source.display());
+        }
+        fs::read(made)?
+    };
     let mut hasher = DefaultHasher::new();
     hasher.write(&library);
     fs::write(out.join("libforebay.so"), &library)?;
@@ -38,10 +35,33 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Whether nobody wants a program: cargo does not tell, but those who work with its wrappers do, and otherwise its
+/// command line does.
+fn only_looked_at() -> bool {
+    let wrapped = |name| {
+        env::var_os(name).is_some_and(|wrapper| {
+            let wrapper = wrapper.to_string_lossy().into_owned();
+            wrapper.contains("clippy") || wrapper.contains("rust-analyzer")
+        })
+    };
+    if wrapped("RUSTC_WORKSPACE_WRAPPER") || wrapped("RUSTC_WRAPPER") {
+        return true;
+    }
+    let parent = std::os::unix::process::parent_id();
+    let Ok(words) = fs::read(format!("/proc/{parent}/cmdline")) else { return false };
+    let mut words = words.split(|&byte| byte == 0).map(String::from_utf8_lossy);
+    let is_cargo = words.next().is_some_and(|program| program.ends_with("cargo"));
+    let command = words.find(|word| !word.starts_with(['-', '+']));
+    is_cargo
+        && command.is_some_and(|command| matches!(&*command, "check" | "c" | "clippy" | "doc" | "d" | "fix"))
+}
+
 fn build(root: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    let (target, dir) = (env::var("TARGET")?, out.join("preload"));
+    let target = env::var("TARGET")?;
     let release = env::var("PROFILE")? == "release";
     let profile = if release { "release" } else { "dev" };
+    // target/debug/build/forebay-0123/out: what is above `build` is there for all variants.
+    let dir = out.ancestors().nth(3).ok_or("OUT_DIR is not where cargo puts it")?.join("preload");
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
         .current_dir(root)
@@ -52,6 +72,7 @@ fn build(root: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
         // What cargo and its helpers tell a build script is not meant for another cargo.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env_remove("CARGO_BUILD_TARGET")
         .env_remove("CARGO_TARGET_DIR")
         .env_remove("RUSTC");
     let status = cargo.status()?;
@@ -60,4 +81,19 @@ fn build(root: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     }
     let name = if release { "release" } else { "debug" };
     Ok(dir.join(target).join(name).join("libforebay.so"))
+}
+
+/// What the library was made of, as the compiler noted it, and the manifests of those crates.
+fn sources(root: &Path, notes: &Path) -> Result<BTreeSet<PathBuf>, Box<dyn Error>> {
+    let notes = fs::read_to_string(notes)?;
+    let (_, list) = notes.split_once(": ").ok_or("the compiler noted no sources")?;
+    // Blanks in names are escaped.
+    let list = list.replace("\\ ", "\0");
+    let mut found: BTreeSet<PathBuf> = ["Cargo.lock", "Cargo.toml"].map(|name| root.join(name)).into();
+    for source in list.split_whitespace().map(|name| PathBuf::from(name.replace('\0', " "))) {
+        let home = source.ancestors().skip(1).map(|dir| dir.join("Cargo.toml")).find(|file| file.exists());
+        found.extend(home);
+        found.insert(source);
+    }
+    Ok(found)
 }

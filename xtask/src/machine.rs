@@ -53,10 +53,59 @@ const PACKAGES: &[Package] = &[
         proof: Proof::Program("fio"),
         why: "an unmodified program that writes, reads and verifies",
     },
+    Package {
+        name: "gcc",
+        proof: Proof::Program("cc"),
+        why: "programs in C that run with the preload library and on a mount",
+    },
+    Package {
+        name: "libc6-dev",
+        proof: Proof::Succeeds(&["test", "-e", "/usr/include/stdio.h"]),
+        why: "what those programs are made with, also linked statically",
+    },
+    Package { name: "g++", proof: Proof::Program("c++"), why: "streams of C++ on files of Forebay" },
+    Package { name: "binutils", proof: Proof::Program("nm"), why: "the list of what the library takes over" },
+    Package { name: "git", proof: Proof::Program("git"), why: "an unmodified program that renames and maps" },
+    Package {
+        name: "python3",
+        proof: Proof::Program("python3"),
+        why: "an unmodified program with many modules",
+    },
     Package { name: "fuse3", proof: Proof::Program("fusermount3"), why: "mounts of users who are not root" },
     Package { name: "rsync", proof: Proof::Program("rsync"), why: "an unmodified program on a mount" },
+    Package { name: "gfortran", proof: Proof::Program("gfortran"), why: "parallel programs in Fortran" },
+    Package {
+        name: "libacl1-dev",
+        proof: Proof::Succeeds(&["test", "-e", "/usr/include/sys/acl.h"]),
+        why: "pjdfstest, a suite of checks, is built with it",
+    },
+    Package {
+        name: "libhdf5-mpich-dev",
+        proof: Proof::Program("h5pcc.mpich"),
+        why: "parallel programs and HDF5, with the MPI-IO of mpich, which it brings",
+    },
+    Package {
+        name: "libhdf5-openmpi-dev",
+        proof: Proof::Program("h5pcc.openmpi"),
+        why: "the same of Open MPI",
+    },
     Package { name: "sqlite3", proof: Proof::Program("sqlite3"), why: "an unmodified program on a mount" },
 ];
+
+/// A program from Rust's registry, and what it is for.
+#[derive(Clone, Copy, Debug)]
+struct Tool {
+    name: &'static str,
+    version: &'static str,
+    why: &'static str,
+}
+
+/// Add a line here and the program is in the tests' search path.
+const TOOLS: &[Tool] = &[Tool {
+    name: "pjdfstest",
+    version: "0.2.2",
+    why: "a public suite of checks of what POSIX says about files, for the mount",
+}];
 
 /// A Python package: its name in the index, the module that proves it, and what it is for.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +130,8 @@ pub(crate) const PYTHON: &str = "FOREBAY_PYTHON";
 pub(crate) struct Machine {
     /// The interpreter of our own environment, when there is one.
     pub(crate) python: Option<PathBuf>,
+    /// Where the programs from Rust's registry are.
+    pub(crate) tools: PathBuf,
     /// One line for everything that is wanted and absent.
     pub(crate) missing: Vec<String>,
 }
@@ -90,6 +141,7 @@ pub(crate) fn prepare(install: bool) -> Machine {
     let mut machine = Machine::default();
     packages(install, &mut machine);
     python(install, &mut machine);
+    tools(install, &mut machine);
     for line in &machine.missing {
         println!("missing: {line}");
     }
@@ -166,6 +218,27 @@ fn apt_get(what: &str) -> Command {
         command.args(["--yes", "--no-install-recommends", "--quiet=2", "-o", "Dpkg::Use-Pty=0"]);
     }
     command
+}
+
+/// Brings [`TOOLS`] into a directory under `target/`.
+fn tools(install: bool, machine: &mut Machine) {
+    let home = shell::target_dir().join("tools");
+    machine.tools = home.join("bin");
+    for tool in TOOLS {
+        let is_here = || machine.tools.join(tool.name).exists() || shell::in_path(tool.name);
+        if install && !is_here() {
+            println!("installing {}", tool.name);
+            let mut cargo = shell::cargo();
+            cargo.args(["install", "--quiet", "--debug", "--locked", "--version", tool.version, "--root"]);
+            if let Err(why) = shell::run(cargo.arg(&home).arg(tool.name)) {
+                println!("{why}");
+            }
+        }
+        if !is_here() {
+            let why_not = if install { "cargo could not install it" } else { "told not to install" };
+            machine.missing.push(line(tool.name, tool.why, why_not));
+        }
+    }
 }
 
 /// Brings [`MODULES`] into an environment under `target/`.

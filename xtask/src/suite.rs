@@ -68,6 +68,11 @@ fn with_environment<'a>(
     if let Some(python) = &machine.python {
         command.env(machine::PYTHON, python);
     }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::iter::once(machine.tools.clone()).chain(std::env::split_paths(&path));
+    if let Ok(path) = std::env::join_paths(places) {
+        command.env("PATH", path);
+    }
     command
 }
 
@@ -111,14 +116,15 @@ mod tests {
 
     #[test]
     fn tests_see_the_seed_and_no_soak() {
-        let machine = Machine { python: Some("/venv/bin/python".into()), missing: vec![] };
+        let machine =
+            Machine { python: Some("/venv/bin/python".into()), tools: "/tools".into(), missing: vec![] };
         let mut command = shell::command("sh");
         command.args([
             "-c",
-            "echo $FOREBAY_SEED $PROPTEST_RNG_SEED ${FOREBAY_SOAK_SECONDS-none} $FOREBAY_PYTHON",
+            "echo $FOREBAY_SEED $PROPTEST_RNG_SEED ${FOREBAY_SOAK_SECONDS-none} $FOREBAY_PYTHON ${PATH%%:*}",
         ]);
         command.env(seed::SOAK_SECONDS, "9");
         let printed = shell::output(with_environment(&mut command, 5, &machine, Path::new("/log"))).unwrap();
-        assert_eq!(printed.trim(), "5 5 none /venv/bin/python");
+        assert_eq!(printed.trim(), "5 5 none /venv/bin/python /tools");
     }
 }

@@ -1,10 +1,10 @@
-//! The other process: a server with its store, and a peer for bare sockets.
+//! The other process: servers with their stores, and a peer for bare sockets.
 //!
 //! It ends when its standard input does, so also when the process that started it dies, and removes what it made.
 
 use crate::{Outcome, bare, near};
 use forebay_model::Bytes;
-use forebay_server::{Config, Medium, Server};
+use forebay_server::{Config, Medium, Running, Server};
 use forebay_store::Store;
 use std::io::{Read, Write, stdin, stdout};
 use std::net::TcpListener;
@@ -17,7 +17,7 @@ pub(crate) const WORD: &str = "far-side";
 const CAPACITY: Bytes = Bytes::mib(3072);
 
 /// Serves until nobody is interested any more.
-pub(crate) fn serve() -> Outcome {
+pub(crate) fn serve(servers: u16) -> Outcome {
     let dir = tempfile::tempdir_in(near::disk()?)?;
     let config = Config {
         capacity: CAPACITY,
@@ -25,13 +25,14 @@ pub(crate) fn serve() -> Outcome {
         listen: "127.0.0.1:0".parse()?,
         ..Config::for_store(dir.path().join("store"))
     };
-    let running = Server::start(config.clone())?;
+    let running = Server::start_several(&config, servers)?;
     let tcp = TcpListener::bind("127.0.0.1:0")?;
     let unix = UnixListener::bind(dir.path().join("bare"))?;
+    let addresses = running.first().ok_or("a service has a server")?.addresses().clone();
     let told = [
-        running.addresses().unix.display().to_string(),
-        running.addresses().tcp.ok_or("the server has no TCP port")?.to_string(),
-        running.addresses().key.display().to_string(),
+        addresses.unix.display().to_string(),
+        addresses.tcp.ok_or("the server has no TCP port")?.to_string(),
+        addresses.key.display().to_string(),
         tcp.local_addr()?.to_string(),
         dir.path().join("bare").display().to_string(),
     ];
@@ -42,7 +43,7 @@ pub(crate) fn serve() -> Outcome {
     out.flush()?;
     // An error is an end, too.
     let _ = stdin().read_to_end(&mut Vec::new());
-    running.shutdown()?;
-    Store::remove(&config.store)?;
+    running.into_iter().try_for_each(Running::shutdown)?;
+    config.several(servers).iter().try_for_each(|config| Store::remove(&config.store))?;
     Ok(())
 }

@@ -8,6 +8,10 @@
 //! files     tmpfs and the disk's page cache
 //! through   the client's reads and writes
 //! names     create, stat, unlink
+//! programs  an unmodified program, through the preload library and the mount
+//! places    the process that holds mounts and directories for it
+//! pass      the plainest mount, for comparison
+//! several   create, stat, unlink with 1, 2 and 4 servers in one process
 //! writers   many writers of one file, and of one each
 //! board     figures gathered, medians
 //! report    tables, bars, JSON
@@ -31,24 +35,31 @@ mod far;
 mod files;
 mod names;
 mod near;
+mod pass;
+mod places;
 mod plan;
+mod programs;
 mod report;
+mod several;
 mod through;
 mod writers;
 
 use crate::board::Board;
 use crate::near::Near;
 use crate::plan::{Plan, Section};
+use crate::programs::Programs;
 use std::process::ExitCode;
 
 /// What can go wrong in a benchmark ends it, with words for a person.
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-const USAGE: &str = "usage: forebay-bench io [--quick] [--json] [data] [names] [writers]";
+const USAGE: &str =
+    "usage: forebay-bench io [--quick] [--json] [data] [names] [writers] [programs] [servers]";
 
 enum Command {
     Io { plan: Plan, json: bool },
-    FarSide,
+    FarSide { servers: u16 },
+    Places { service: String },
 }
 
 fn main() -> ExitCode {
@@ -62,7 +73,8 @@ fn main() -> ExitCode {
     };
     let done = match command {
         Command::Io { plan, json } => io(&plan, json),
-        Command::FarSide => far::serve(),
+        Command::FarSide { servers } => far::serve(servers),
+        Command::Places { service } => places::serve(&service),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -84,19 +96,27 @@ fn parse(words: &[String]) -> Result<Command, String> {
                     "data" => sections.push(Section::Data),
                     "names" => sections.push(Section::Names),
                     "writers" => sections.push(Section::Writers),
+                    "programs" => sections.push(Section::Programs),
+                    "servers" => sections.push(Section::Servers),
                     other => return Err(format!("unknown word {other:?}")),
                 }
             }
             Ok(Command::Io { plan: Plan::new(quick, sections), json })
         }
-        Some((far::WORD, [])) => Ok(Command::FarSide),
+        Some((far::WORD, [servers])) => match servers.parse() {
+            Ok(servers) => Ok(Command::FarSide { servers }),
+            Err(_) => Err(format!("{servers:?} is not a number of servers")),
+        },
+        Some((places::WORD, [service])) => Ok(Command::Places { service: service.clone() }),
         Some((other, _)) => Err(format!("there is no benchmark {other:?}")),
         None => Err("which benchmark?".to_owned()),
     }
 }
 
 fn io(plan: &Plan, json: bool) -> Outcome {
-    let near = Near::start()?;
+    let near = Near::start(1)?;
+    let programs = if plan.has(Section::Programs) { Programs::start(&near)? } else { None };
+    let services = if plan.has(Section::Servers) { several::start()? } else { Vec::new() };
     let mut board = Board::default();
     for round in 0..=plan.rounds {
         // The first warms up: caches, page tables, regions that were never touched.
@@ -115,6 +135,10 @@ fn io(plan: &Plan, json: bool) -> Outcome {
         if plan.has(Section::Writers) {
             writers::run(&near, plan.shared, &mut board)?;
         }
+        if let Some(programs) = &programs {
+            plan.sizes.iter().try_for_each(|&size| programs.run(size, &mut board))?;
+        }
+        several::run(&services, plan.names, &mut board)?;
         if round == 0 {
             board = Board::default();
         }

@@ -18,12 +18,13 @@ pub(crate) fn run(near: &Near, count: usize, board: &mut Board) -> Outcome {
     note(board, Party::Tmpfs, count, in_memory(count)?);
     for socket in SOCKETS {
         note(board, Party::Forebay(socket, Style::Blocking), count, in_thread(near, socket, count)?);
-        note(board, Party::Forebay(socket, Style::Async(DEPTH)), count, in_tasks(near, socket, count)?);
+        let took = in_tasks(near, socket, count, DEPTH)?;
+        note(board, Party::Forebay(socket, Style::Async(DEPTH)), count, took);
     }
     Ok(())
 }
 
-fn note(board: &mut Board, party: Party, count: usize, took: [Duration; 3]) {
+pub(crate) fn note(board: &mut Board, party: Party, count: usize, took: [Duration; 3]) {
     for (work, took) in [Work::Create, Work::Stat, Work::Unlink].into_iter().zip(took) {
         board.done(work, party, count, took);
     }
@@ -50,11 +51,12 @@ fn in_thread(near: &Near, socket: Socket, count: usize) -> Outcome<[Duration; 3]
     Ok([create, stat, unlink])
 }
 
-fn in_tasks(near: &Near, socket: Socket, count: usize) -> Outcome<[Duration; 3]> {
+/// The same by so many tasks at once.
+pub(crate) fn in_tasks(near: &Near, socket: Socket, count: usize, depth: usize) -> Outcome<[Duration; 3]> {
     let client = near.runtime.block_on(Client::connect(near.client(socket)?))?;
-    let (made, create) = timed(|| each(near, &client, count, make));
-    let (asked, stat) = timed(|| each(near, &client, count, ask));
-    let (removed, unlink) = timed(|| each(near, &client, count, remove));
+    let (made, create) = timed(|| each(near, &client, count, depth, make));
+    let (asked, stat) = timed(|| each(near, &client, count, depth, ask));
+    let (removed, unlink) = timed(|| each(near, &client, count, depth, remove));
     made.and(asked).and(removed)?;
     Ok([create, stat, unlink])
 }
@@ -63,10 +65,11 @@ fn each<F: Future<Output = Result<()>> + Send + 'static>(
     near: &Near,
     client: &Client,
     count: usize,
+    depth: usize,
     work: fn(Client, Vec<String>) -> F,
 ) -> Outcome {
     let paths = paths(count);
-    let shares = paths.chunks(count.div_ceil(DEPTH));
+    let shares = paths.chunks(count.div_ceil(depth));
     let tasks: Vec<_> =
         shares.map(|share| near.runtime.spawn(work(client.clone(), share.to_vec()))).collect();
     tasks.into_iter().try_for_each(|task| Ok(near.runtime.block_on(task)??))

@@ -26,9 +26,10 @@ pub(crate) struct Near {
 }
 
 impl Near {
-    pub(crate) fn start() -> Outcome<Near> {
+    /// Starts the other process with so many servers.
+    pub(crate) fn start(servers: u16) -> Outcome<Near> {
         let mut far = Command::new(std::env::current_exe()?)
-            .arg(far::WORD)
+            .args([far::WORD, &servers.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Control-C is for us: the other side ends, in order, when we are gone.
@@ -70,6 +71,11 @@ impl Drop for Near {
 /// Where files in memory are made.
 pub(crate) fn memory() -> &'static Path {
     Path::new(MEMORY)
+}
+
+/// Forebay's own binary, which is built beside this program.
+pub(crate) fn forebay() -> Outcome<PathBuf> {
+    Ok(disk()?.join("forebay"))
 }
 
 /// Where files on disk are made: beside this program, which lies on the disk that is worked on.

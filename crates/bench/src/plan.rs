@@ -8,6 +8,8 @@ pub(crate) enum Section {
     Data,
     Names,
     Writers,
+    Programs,
+    Servers,
 }
 
 /// How much of everything.
@@ -85,12 +87,20 @@ pub(crate) const STYLES: [Style; 3] = [Style::Blocking, Style::Async(1), Style::
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Party {
     Forebay(Socket, Style),
+    /// So many servers in one process, and many requests under way.
+    Servers(u16),
     /// A bare socket that never waits for the other side.
     Stream(Socket),
     /// A bare socket that waits for the other side after every chunk.
     Turns(Socket),
     /// A fresh file in memory.
     Tmpfs,
+    /// An unmodified program with the preload library in it.
+    Library,
+    /// An unmodified program on the mount.
+    Mount,
+    /// The plainest mount there can be, of a file in memory.
+    PassThrough,
     /// A fresh file on the disk's file system, which keeps it in the page cache.
     Disk,
 }
@@ -100,6 +110,10 @@ pub(crate) enum Party {
 pub(crate) enum Work {
     Write(usize),
     Read(usize),
+    /// fio writes.
+    FioWrite(usize),
+    /// fio reads.
+    FioRead(usize),
     Create,
     Stat,
     Unlink,
@@ -141,8 +155,12 @@ impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Party::Forebay(socket, style) => write!(f, "forebay {socket}, {style}"),
+            Party::Servers(count) => write!(f, "forebay unix, servers: {count}"),
             Party::Stream(socket) => write!(f, "bare {socket} stream"),
             Party::Turns(socket) => write!(f, "bare {socket} request/ack"),
+            Party::Library => f.write_str("forebay, preload library"),
+            Party::Mount => f.write_str("forebay, mount"),
+            Party::PassThrough => f.write_str("pass-through mount"),
             Party::Tmpfs => f.write_str("tmpfs"),
             Party::Disk => f.write_str("disk, page cache"),
         }
@@ -154,6 +172,8 @@ impl fmt::Display for Work {
         match self {
             Work::Write(chunk) => write!(f, "write {}", shown(*chunk)),
             Work::Read(chunk) => write!(f, "read {}", shown(*chunk)),
+            Work::FioWrite(chunk) => write!(f, "fio (psync) write {}", shown(*chunk)),
+            Work::FioRead(chunk) => write!(f, "fio (psync) read {}", shown(*chunk)),
             Work::Create => f.write_str("create"),
             Work::Stat => f.write_str("stat"),
             Work::Unlink => f.write_str("unlink"),

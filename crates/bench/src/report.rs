@@ -73,7 +73,20 @@ fn bars() -> Vec<Bar> {
 
 /// What a line is compared with, and the word for it.
 fn references(line: &Line) -> Vec<(&'static str, Reference)> {
-    let Party::Forebay(socket, _) = line.party else { return Vec::new() };
+    let socket = match line.party {
+        Party::Forebay(socket, _) => socket,
+        Party::Servers(_) => return vec![("one server", Reference::Party(Party::Servers(1)))],
+        Party::Library | Party::Mount => {
+            return vec![
+                ("tmpfs", Reference::Party(Party::Tmpfs)),
+                ("disk", Reference::Party(Party::Disk)),
+                ("pass-through", Reference::Party(Party::PassThrough)),
+            ];
+        }
+        Party::Stream(_) | Party::Turns(_) | Party::PassThrough | Party::Tmpfs | Party::Disk => {
+            return Vec::new();
+        }
+    };
     match line.work {
         Work::Write(_) | Work::Read(_) => vec![
             ("stream", Reference::Party(Party::Stream(socket))),
@@ -83,7 +96,7 @@ fn references(line: &Line) -> Vec<(&'static str, Reference)> {
         ],
         Work::Create | Work::Stat | Work::Unlink => vec![("tmpfs", Reference::Party(Party::Tmpfs))],
         Work::OneFile(writers) => vec![("file each", Reference::Work(Work::FileEach(writers)))],
-        Work::FileEach(_) => Vec::new(),
+        Work::FileEach(_) | Work::FioWrite(_) | Work::FioRead(_) => Vec::new(),
     }
 }
 

@@ -1,13 +1,14 @@
 //! The way to the service.
 
 use crate::failure::{Failure, Outcome, without_numbers};
-use crate::places::{Surroundings, beside};
+use crate::places::Surroundings;
 use crate::settings::Settings;
 use clap::Args;
 use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig, Credential};
-use forebay_model::{Error, ErrorKind};
-use std::path::PathBuf;
+use forebay_model::{Error, ErrorKind, Member};
+use forebay_server::beside;
+use std::path::{Path, PathBuf};
 
 /// Which service is meant. Without a word: the one of `forebay.toml`, or the one that runs on this machine.
 #[derive(Args, Clone, Default)]
@@ -36,6 +37,16 @@ impl Service {
         change(&mut config);
         let address = config.address.clone();
         Client::connect(config).map_err(|error| unreached(&address, &error))
+    }
+
+    /// Connects to one server of the service, as its list names it: by its socket where that is on this machine.
+    pub(crate) fn connect_member(&self, member: &Member) -> Outcome<Client> {
+        let socket = member
+            .socket
+            .as_ref()
+            .filter(|path| self.is_local().unwrap_or(false) && Path::new(path).exists());
+        let named = socket.map_or_else(|| member.address.clone(), |path| format!("unix:{path}"));
+        Service { service: Some(named), ..self.clone() }.connect()
     }
 
     /// Whether the service can only be on this machine.

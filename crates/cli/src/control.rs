@@ -36,23 +36,39 @@ pub(crate) struct Df {
 }
 
 impl Down {
-    /// Stops the server, and waits until it is gone.
+    /// Stops all servers of the service, and waits until they are gone.
     pub(crate) fn run(&self) -> Outcome {
         let client = self.service.connect()?;
-        let pid = client.status()?.pid;
+        let (own, here) = (client.status()?, client.welcome()?);
+        let mut pids = vec![own.pid];
+        let mut missed = Vec::new();
+        for member in here.members.all().iter().filter(|member| member.server != own.server) {
+            match self.service.connect_member(member).and_then(|other| {
+                let pid = other.status()?.pid;
+                other.shutdown()?;
+                Ok(pid)
+            }) {
+                Ok(pid) => pids.push(pid),
+                Err(failure) => missed.push(failure.text().unwrap_or_default().to_owned()),
+            }
+        }
         client.shutdown()?;
         drop(client);
         let end = Instant::now() + PATIENCE;
         let local = self.service.is_local()?;
-        while self.service.connect().is_ok() || local && lives(pid) {
+        let lasts = || self.service.connect().is_ok() || local && pids.iter().any(|&pid| lives(pid));
+        while lasts() {
             if Instant::now() > end {
                 let text =
-                    format!("the server (process {pid}) is still stopping after {} s", PATIENCE.as_secs());
+                    format!("a server (process {pids:?}) is still stopping after {} s", PATIENCE.as_secs());
                 return Err(Failure::Failed(text));
             }
             std::thread::sleep(GLANCE);
         }
-        Ok(())
+        match missed.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::Failed(format!("not all servers were stopped: {}", missed.join("; ")))),
+        }
     }
 }
 
@@ -64,8 +80,11 @@ fn lives(pid: u32) -> bool {
 
 impl Status {
     pub(crate) fn run(&self) -> Outcome {
-        let status = self.service.connect()?.status()?;
-        output::show(&view::Status::from(&status), self.json)
+        let client = self.service.connect()?;
+        if client.welcome()?.members.is_single() {
+            return output::show(&view::Status::from(&client.status()?), self.json);
+        }
+        output::show(&view::Servers::from(client.statuses()?), self.json)
     }
 }
 

@@ -1,9 +1,8 @@
 //! A server in the background: a process and session of its own, with a log beside its store.
 
 use crate::failure::{Failure, Outcome};
-use crate::places::beside;
 use crate::view::Started;
-use forebay_server::{Config, Medium};
+use forebay_server::{Config, Medium, beside};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -14,11 +13,11 @@ use std::process::{Child, Command, Stdio};
 const LONG_LOG: u64 = 16 << 20;
 
 /// Starts a server and waits until it serves.
-pub(crate) fn start(config: &Config, settings: Option<&Path>) -> Outcome<Started> {
+pub(crate) fn start(config: &Config, servers: Option<u16>, settings: Option<&Path>) -> Outcome<Started> {
     let path = beside(&config.store, "log");
     let mut log = open_log(&path)?;
     let begin = log.seek(SeekFrom::End(0)).map_err(|error| Failure::local("read", &path, &error))?;
-    let mut child = spawn(config, settings, log)?;
+    let mut child = spawn(config, servers, settings, log)?;
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
         // A process that ends instead says nothing here, and why in its log.
@@ -43,7 +42,7 @@ pub(crate) fn open_log(path: &Path) -> Outcome<File> {
     OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path).map_err(failed)
 }
 
-fn spawn(config: &Config, settings: Option<&Path>, log: File) -> Outcome<Child> {
+fn spawn(config: &Config, servers: Option<u16>, settings: Option<&Path>, log: File) -> Outcome<Child> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
     let mut command = Command::new(&program);
@@ -59,7 +58,10 @@ fn spawn(config: &Config, settings: Option<&Path>, log: File) -> Outcome<Child> 
     }
     command.arg("--policy").arg(config.policy.to_string()).arg("--scheduler").arg(config.scheduler.name());
     command.arg("--lambda").arg(config.lambda.as_millis().to_string());
-    command.arg("--server").arg(config.server.0.to_string());
+    match servers {
+        Some(servers) => command.arg("--servers").arg(servers.to_string()),
+        None => command.arg("--server").arg(config.server.0.to_string()),
+    };
     if let Some(rate) = config.device_rate {
         command.arg("--device-rate").arg(rate.0.to_string());
     }

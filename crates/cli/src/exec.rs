@@ -1,10 +1,11 @@
-//! `exec`: a program that knows nothing of Forebay, with the library in it.
+//! `exec`: a program that knows nothing of Forebay, with the library in it; `library`: the library by itself.
 
 use crate::connect::Service;
 use crate::failure::{Failure, Outcome};
-use crate::library;
+use crate::{library, output};
 use clap::Args;
 use forebay_client::{ClientConfig, Credential};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,9 @@ pub(crate) struct Exec {
     /// Where the program finds Forebay's files
     #[arg(long, value_name = "DIR", env = "FOREBAY_PREFIX", default_value = "/fb", hide_env_values = true)]
     prefix: PathBuf,
+    /// End when the process that started this one ends
+    #[arg(long, hide = true)]
+    with_parent: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -24,22 +28,47 @@ pub(crate) struct Exec {
 
 impl Exec {
     pub(crate) fn run(self) -> Outcome {
-        if !self.prefix.is_absolute() || self.prefix == Path::new("/") {
-            let text =
-                format!("the prefix {} cannot be used: name a path such as /fb", self.prefix.display());
-            return Err(Failure::Usage(text));
-        }
+        check_prefix(&self.prefix)?;
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]);
         prepare(&mut command, &self.service.resolve()?, &self.prefix)?;
+        if self.with_parent {
+            // The program inherits the wish.
+            set_parent_process_death_signal(Some(Signal::TERM))
+                .map_err(|error| Failure::Failed(format!("cannot watch the parent process: {error}")))?;
+        }
         // Returns only if it failed.
         let error = command.exec();
         Err(Failure::local("run", Path::new(&self.command[0]), &error))
     }
 }
 
+/// Refuses what cannot be a place for Forebay's files.
+pub(crate) fn check_prefix(prefix: &Path) -> Outcome {
+    if prefix.is_absolute() && prefix != Path::new("/") {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!("the prefix {} cannot be used: name a path such as /fb", prefix.display())))
+}
+
+#[derive(Args)]
+pub(crate) struct Library {
+    /// Print the C header instead
+    #[arg(long)]
+    header: bool,
+}
+
+impl Library {
+    pub(crate) fn run(self) -> Outcome {
+        match self.header {
+            true => output::text(library::HEADER.trim_end()),
+            false => output::text(library::lay_down()?.display()),
+        }
+    }
+}
+
 /// Gives a command the library, and tells the library about the service.
-pub(crate) fn prepare(command: &mut Command, config: &ClientConfig, prefix: &Path) -> Outcome {
+fn prepare(command: &mut Command, config: &ClientConfig, prefix: &Path) -> Outcome {
     let mut preload = library::lay_down()?.into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");

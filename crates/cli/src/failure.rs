@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     Failed(String),
     /// Parts of it failed, each of which was shown when it happened.
     Reported,
+    /// The program that was run ended so, and has said itself what there was to say.
+    Program(u8),
     /// Somebody stopped it.
     Interrupted,
     /// Nobody reads the output any more, which is nobody's fault.
@@ -49,6 +51,7 @@ impl Failure {
         match self {
             Failure::Usage(_) | Failure::Pointed(_) => ExitCode::from(2),
             Failure::Failed(_) | Failure::Reported => ExitCode::FAILURE,
+            Failure::Program(code) => ExitCode::from(*code),
             Failure::Interrupted => ExitCode::from(130),
             Failure::Unread => ExitCode::SUCCESS,
         }
@@ -59,7 +62,7 @@ impl Failure {
         match self {
             Failure::Usage(text) | Failure::Pointed(text) | Failure::Failed(text) => Some(text),
             Failure::Interrupted => Some("interrupted"),
-            Failure::Reported | Failure::Unread => None,
+            Failure::Reported | Failure::Program(_) | Failure::Unread => None,
         }
     }
 }

@@ -81,7 +81,12 @@ pub(crate) fn count(number: u64) -> String {
 
 /// `1 file`, `2,000 files`.
 pub(crate) fn counted(number: u64, what: &str) -> String {
-    format!("{} {what}{}", count(number), if number == 1 { "" } else { "s" })
+    plural(number, what, &format!("{what}s"))
+}
+
+/// `1 process`, `2,000 processes`.
+pub(crate) fn plural(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
 /// `12 ms`, `3.4 s`, `5 min 6 s`, `2 h 3 min`, `4 d 5 h`.

@@ -3,13 +3,21 @@
 use crate::failure::{Failure, Outcome};
 use rustix::fs::StatVfsMountFlags;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libforebay.so"));
 
+/// What programs include that call the library by name.
+pub(crate) const HEADER: &str = include_str!("../../preload/include/forebay.h");
+
 /// The library as a file, named by its content.
 pub(crate) fn lay_down() -> Outcome<PathBuf> {
+    if LIBRARY.is_empty() {
+        let text = "this binary was made without libforebay.so: build it with \"cargo build\"";
+        return Err(Failure::Failed(text.to_owned()));
+    }
     let uid = rustix::process::geteuid().as_raw();
     let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     // A home is often shared between the nodes of a job, so that one path serves them all.
@@ -33,6 +41,9 @@ pub(crate) fn lay_down() -> Outcome<PathBuf> {
 }
 
 fn lay_down_in(dir: &Path, uid: u32) -> io::Result<PathBuf> {
+    if dir.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
+        return Err(io::Error::other("LD_PRELOAD takes no path with blanks or colons"));
+    }
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let meta = dir.symlink_metadata()?;
     // Whoever can write here decides what runs in the programs of this user.
@@ -46,7 +57,8 @@ fn lay_down_in(dir: &Path, uid: u32) -> io::Result<PathBuf> {
     let whole = path
         .symlink_metadata()
         .is_ok_and(|found| found.is_file() && found.uid() == uid && found.len() == LIBRARY.len() as u64);
-    if !whole {
+    // A machine that died at the wrong moment leaves the name with other bytes behind it.
+    if !whole || std::fs::read(&path)? != LIBRARY {
         let mut file = tempfile::NamedTempFile::new_in(dir)?;
         file.write_all(LIBRARY)?;
         file.as_file().set_permissions(std::fs::Permissions::from_mode(0o755))?;

@@ -5,9 +5,11 @@
 //! control                 down, status, df
 //! transfer                put, get, cat
 //! names, edit             ls, stat, du; rm, mv, mkdir, ln
+//! run, keeper             a program with a buffer of its own, brought out at the end
 //! exec, library           unmodified programs, with the library that travels in this binary
 //! mount                   the service as a directory
-//! store                   stores on disk, without a server
+//! store, check            stores on disk, without a server
+//! layout, servers         how files lie on servers; a server that comes with a new store
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
 //! bench                   how fairly it is shared, measured
 //! plan                    how large the buffer must be
@@ -16,7 +18,8 @@
 //! view, output            what is shown, and the only place that prints
 //! ```
 //!
-//! **Invariant**: exit code 0, 1 (it failed) or 2 (it was called wrongly), 130 where somebody interrupted it; an error is one line on standard error that
+//! **Invariant**: exit code 0, 1 (it failed) or 2 (it was called wrongly), 130 where somebody interrupted it, and
+//! those of the program that `run` runs; an error is one line on standard error that
 //! says what failed, on what, and what to do (three where it points at a word of a policy); no panic reaches the user.
 //!
 //! **Deliberately absent**: whatever a library could do: this crate talks to people, and everything else to
@@ -25,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod check;
 mod completions;
 mod connect;
 mod control;
@@ -35,7 +39,9 @@ mod exec;
 mod failure;
 mod human;
 mod jobs;
+mod keeper;
 mod keys;
+mod layout;
 mod library;
 mod mount;
 mod names;
@@ -44,6 +50,8 @@ mod places;
 mod plan;
 mod policy;
 mod remote;
+mod run;
+mod servers;
 mod settings;
 mod shares;
 mod signals;
@@ -102,12 +110,24 @@ enum Command {
     Df(control::Df),
     /// Show how much directories hold
     Du(names::Du),
+    /// Run a program with a buffer of its own, then bring its files out
+    Run(run::Run),
     /// Run a program that finds Forebay's files under /fb
     Exec(exec::Exec),
+    /// Say where the library for programs is, or print its C header
+    Library(exec::Library),
     /// Mount the service at a directory
     Mount(mount::Mount),
     /// Unmount it
     Umount(mount::Umount),
+    /// Show or set how files are laid out over servers
+    #[command(subcommand)]
+    Layout(layout::Layout),
+    /// Let a server join that has lost its store
+    #[command(subcommand)]
+    Server(servers::Server),
+    /// Check the stores of a service that is not running
+    Check(check::Check),
     /// Look at a store, give up its lost bytes, remove it
     #[command(subcommand)]
     Store(store::Store),
@@ -145,9 +165,14 @@ fn run(command: Command) -> Outcome {
         Command::Ln(ln) => ln.run(),
         Command::Df(df) => df.run(),
         Command::Du(du) => du.run(),
+        Command::Run(run) => run.run(),
         Command::Exec(exec) => exec.run(),
+        Command::Library(library) => library.run(),
         Command::Mount(mount) => mount.run(),
         Command::Umount(umount) => umount.run(),
+        Command::Layout(layout) => layout.run(),
+        Command::Server(server) => server.run(),
+        Command::Check(check) => check.run(),
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
         Command::Demo(demo) => demo.run(),

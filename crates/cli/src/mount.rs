@@ -1,6 +1,7 @@
 //! `mount`, `umount`: the service as an ordinary directory.
 //!
-//! Also `mount -t forebay ADDR DIR` and fstab, when a link named `mount.forebay` in `/sbin` leads to this program.
+//! Also `mount -t forebay ADDR DIR` and fstab, when a link named `mount.forebay` in `/sbin` leads to this program; with one
+//! named `mount.fuse.forebay`, for the type that the kernel shows too.
 
 use crate::connect::Service;
 use crate::failure::{Failure, Outcome};
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf, absolute};
 use std::process::{Command, Stdio};
 
 const READY: &str = "mounted";
-const HELPER: &str = "mount.forebay";
+const HELPERS: [&str; 2] = ["mount.forebay", "mount.fuse.forebay"];
 
 /// Mount the service at a directory.
 #[derive(Args, Clone)]
@@ -151,8 +152,8 @@ fn unmount_on_signal(mounted: &Mounted) -> Outcome {
 /// LIST` with flags that mean something to other helpers.
 pub(crate) fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut given = given.peekable();
-    let is_helper = given.peek().and_then(|name| Path::new(name).file_name()) == Some(OsStr::new(HELPER));
-    if !is_helper {
+    let name = given.peek().and_then(|name| Path::new(name).file_name());
+    if !name.is_some_and(|name| HELPERS.iter().any(|helper| name == OsStr::new(helper))) {
         return given.collect();
     }
     let mut arguments: Vec<OsString> = vec!["forebay".into(), "mount".into()];
@@ -179,6 +180,7 @@ mod tests {
                 "/sbin/mount.forebay unix:/s /mnt -n -o rw,allow_other",
                 "forebay mount unix:/s /mnt -o rw,allow_other",
             ),
+            ("/sbin/mount.fuse.forebay h:1 /mnt -s -o rw", "forebay mount h:1 /mnt -o rw"),
             ("mount.forebay h:1 /mnt -v -t forebay -o ro", "forebay mount h:1 /mnt -o ro"),
         ] {
             let found = arguments(given.split(' ').map(OsString::from));

@@ -69,6 +69,22 @@ pub(crate) fn complain(failure: &Failure) {
     }
 }
 
+/// Shows a view on standard error, where standard output belongs to somebody else: JSON in one line.
+pub(crate) fn report<V: Display + Serialize>(view: &V, json: bool) -> Outcome {
+    let shown = match json {
+        true => serde_json::to_string(view)
+            .map_err(|error| Failure::Failed(format!("cannot write as JSON: {error}")))?,
+        false => tame(view.to_string().trim_end()),
+    };
+    let mut err = io::stderr().lock();
+    for line in shown.lines() {
+        let start = if json { "" } else { "forebay: " };
+        // If even that fails there is nobody left to tell.
+        let _ = writeln!(err, "{start}{line}");
+    }
+    Ok(())
+}
+
 /// A line on standard error.
 pub(crate) fn note(text: Arguments<'_>) {
     // If even that fails there is nobody left to tell.

@@ -1,5 +1,6 @@
 //! Where things are when nobody says where.
 
+use forebay_server::beside;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -76,14 +77,6 @@ impl Surroundings {
         let dirs = own.into_iter().chain([PathBuf::from("/etc")]);
         dirs.map(|dir| dir.join("forebay/forebay.toml")).collect()
     }
-}
-
-/// `/data/store` → `/data/store.log`: the store's own directory holds nothing else.
-pub(crate) fn beside(store: &Path, suffix: &str) -> PathBuf {
-    let mut path = store.as_os_str().to_owned();
-    path.push(".");
-    path.push(suffix);
-    path.into()
 }
 
 #[cfg(test)]

@@ -1,11 +1,17 @@
 //! Being asked to stop.
 
 use crate::failure::{Failure, Outcome};
+use rustix::process::Signal;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// From now on, does this whenever somebody wants the process to stop: Ctrl-C, SIGTERM, or the terminal is gone.
 pub(crate) fn on_stop(mut act: impl FnMut() + Send + 'static) -> Outcome {
+    on_signal(move |_| act())
+}
+
+/// The same, for whoever wants to know how it was said.
+pub(crate) fn on_signal(mut act: impl FnMut(Signal) + Send + 'static) -> Outcome {
     let failed = |error: std::io::Error| Failure::Failed(format!("cannot listen for signals: {error}"));
     let runtime = Builder::new_current_thread().enable_io().build().map_err(failed)?;
     let within = runtime.enter();
@@ -17,9 +23,9 @@ pub(crate) fn on_stop(mut act: impl FnMut() + Send + 'static) -> Outcome {
         runtime.block_on(async {
             loop {
                 tokio::select! {
-                    _ = interrupt.recv() => act(),
-                    _ = terminate.recv() => act(),
-                    _ = hangup.recv() => act(),
+                    _ = interrupt.recv() => act(Signal::INT),
+                    _ = terminate.recv() => act(Signal::TERM),
+                    _ = hangup.recv() => act(Signal::HUP),
                 }
             }
         });

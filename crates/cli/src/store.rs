@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use crate::view::Inspected;
+use crate::view::{Inspected, Removed, Replaced};
 use clap::{Args, Subcommand};
 use forebay_store::Medium;
 use std::path::PathBuf;
@@ -39,6 +39,9 @@ pub(crate) struct Replace {
     /// Even if the old regions are still there
     #[arg(long)]
     yes: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -48,6 +51,9 @@ pub(crate) struct Remove {
     /// Yes, remove all of it
     #[arg(long)]
     yes: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Store {
@@ -57,12 +63,21 @@ impl Store {
                 output::show(&Inspected::new(&forebay_store::inspect(dir)?, *records), *json)
             }
             Store::Replace(replace) => replace.run(),
-            Store::Remove(Remove { dir, yes: true }) => Ok(forebay_store::Store::remove(dir)?),
-            Store::Remove(Remove { dir, yes: false }) => Err(Failure::Usage(format!(
-                "this would remove the store {} with everything in it: add --yes if that is what you want",
-                dir.display()
-            ))),
+            Store::Remove(remove) => remove.run(),
         }
+    }
+}
+
+impl Remove {
+    fn run(&self) -> Outcome {
+        if !self.yes {
+            return Err(Failure::Usage(format!(
+                "this would remove the store {} with everything in it: add --yes if that is what you want",
+                self.dir.display()
+            )));
+        }
+        forebay_store::Store::remove(&self.dir)?;
+        output::show(&Removed::new(&self.dir), self.json)
     }
 }
 
@@ -78,6 +93,6 @@ impl Replace {
         }
         let medium = if self.disk { Medium::Disk } else { Medium::Memory };
         let incarnation = forebay_store::Store::replace(&self.dir, medium)?;
-        output::text(format_args!("{} goes on as incarnation {incarnation}", self.dir.display()))
+        output::show(&Replaced::new(&self.dir, incarnation), self.json)
     }
 }

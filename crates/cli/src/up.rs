@@ -10,7 +10,7 @@ use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig};
 use forebay_model::{Bytes, ServerId};
 use forebay_policy::share::Discipline;
-use forebay_server::{Config, Medium, Server, Stopper, parse_rate};
+use forebay_server::{Config, Medium, Running, Server, Stopper, parse_rate};
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf, absolute};
@@ -57,7 +57,10 @@ pub(crate) struct Up {
     /// Serve no more than this, as a device would, such as 400MiB/s
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub(crate) device_rate: Option<Bytes>,
-    /// This server's number among its peers
+    /// Run so many servers of one service in this process, each with a store, socket and port beside the first's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), conflicts_with = "server")]
+    pub(crate) servers: Option<u16>,
+    /// This server's number in the list of servers in forebay.toml
     #[arg(long, value_name = "N")]
     pub(crate) server: Option<u16>,
     /// Another server of the service, as tcp:host:port; may be given several times
@@ -88,7 +91,7 @@ impl Up {
         let settings = Settings::load(self.config.as_deref())?;
         let config = self.decide(&settings, &Surroundings::here())?;
         if self.detach {
-            let started = detach::start(&config, settings.path.as_deref())?;
+            let started = detach::start(&config, self.servers, settings.path.as_deref())?;
             return output::show(&started, self.json);
         }
         if self.background {
@@ -125,21 +128,25 @@ impl Up {
             Some(capacity) => capacity,
             None => forebay_store::capacity_of(&store)?.unwrap_or_else(|| fitting(&store, medium)),
         };
-        let socket = self.socket.clone().or_else(|| settings.server.socket.clone());
+        let server = self.server.map_or(settings.server.server, ServerId);
+        let listed = settings.server.servers.iter().find(|member| member.server == server);
+        let named = listed.and_then(|member| member.socket.clone()).map(PathBuf::from);
+        let socket = self.socket.clone().or_else(|| settings.server.socket.clone()).or(named);
         let socket = whole(&socket.unwrap_or_else(|| here.socket(&store)))?;
         let key = self.key.clone().filter(|path| !path.as_os_str().is_empty());
         let key = key.or_else(|| settings.server.key.clone()).map(|key| whole(&key)).transpose()?;
         // Two users of one machine can both have a server only if none takes a port unasked.
-        let tcp =
-            self.listen.is_some() || if file_has("tcp") { settings.server.tcp } else { file_has("listen") };
-        let listen = self.listen.unwrap_or(settings.server.listen);
+        let in_list = listed.and_then(|member| member.address.trim_start_matches("tcp:").parse().ok());
+        let asked = self.listen.or(in_list.filter(|_| !file_has("listen")));
+        let tcp = asked.is_some() || if file_has("tcp") { settings.server.tcp } else { file_has("listen") };
+        let listen = asked.unwrap_or(settings.server.listen);
         let (usual, policy) = (&settings.server, self.policy.as_deref());
         let policy = policy.map_or(Ok(usual.policy.clone()), |text| policy::read("--policy", text))?;
         Ok(Config {
             policy,
             scheduler: self.scheduler.unwrap_or(usual.scheduler),
             device_rate: self.device_rate.or(usual.device_rate),
-            server: self.server.map_or(usual.server, ServerId),
+            server,
             peers: if self.peers.is_empty() { usual.peers.clone() } else { self.peers.clone() },
             lambda: self.lambda.map_or(usual.lambda, Duration::from_millis),
             store,
@@ -156,26 +163,30 @@ impl Up {
 
     fn serve(&self, config: &Config) -> Outcome {
         keep_log(self.background);
-        let slot: Arc<OnceLock<Stopper>> = Arc::default();
-        let (stopper, mut asked) = (slot.clone(), false);
-        signals::on_stop(move || match stopper.get() {
-            Some(stopper) if !asked => {
+        let slot: Arc<OnceLock<Vec<Stopper>>> = Arc::default();
+        let (stoppers, mut asked) = (slot.clone(), false);
+        signals::on_stop(move || match stoppers.get() {
+            Some(stoppers) if !asked => {
                 asked = true;
-                stopper.stop();
+                stoppers.iter().for_each(Stopper::stop);
             }
             // Still starting, or asked a second time: whatever was acknowledged is safe all the same.
             _ => std::process::exit(130),
         })?;
-        let running = Server::start(config.clone())?;
-        let _ = slot.set(running.stopper());
+        let running = match self.servers {
+            Some(count) => Server::start_several(config, count)?,
+            None => vec![Server::start(config.clone())?],
+        };
+        let _ = slot.set(running.iter().map(Running::stopper).collect());
         let status = Client::connect(ClientConfig::new(Address::Unix(config.socket_path())))
             .and_then(|client| client.status())?;
-        let started = Started::new(running.addresses(), &status);
+        let started = Started::new(running[0].addresses(), &status, running.len());
         match self.background {
             true => output::message(&started)?,
             false => output::show(&started, self.json)?,
         }
-        Ok(running.wait()?)
+        running.into_iter().try_for_each(Running::wait)?;
+        Ok(())
     }
 }
 
@@ -206,6 +217,11 @@ fn fitting(store: &Path, medium: Medium) -> Bytes {
     };
     let fits = spare.map_or(USUAL.0, |spare| spare.clamp(LEAST.0, USUAL.0));
     Bytes(fits >> 20 << 20)
+}
+
+/// A buffer in memory that fits the machine.
+pub(crate) fn fitting_memory() -> Bytes {
+    fitting(Path::new("/"), Medium::Memory)
 }
 
 /// Memory that can be had without swapping.

@@ -328,9 +328,8 @@ fn binary_darshan_logs_are_read_when_a_reader_is_there() {
     }
 }
 
-#[allow(clippy::print_stderr, reason = "a person who runs the suite must see what was not tested")]
 fn skip(why: &str) {
-    eprintln!("skipped: {why}");
+    forebay_dice::skip("plan", why);
 }
 
 #[test]

@@ -58,11 +58,10 @@ fn chromium(dir: &Path, name: &str, size: &str, page: &str, extra: &[String]) ->
 }
 
 #[test]
-#[allow(clippy::print_stderr, reason = "a person who runs the suite must see what was not tested")]
 fn the_report_is_readable_on_every_screen() {
     if Command::new("chromium").arg("--version").output().is_err() {
-        eprintln!("skipped: chromium is missing, the report was not looked at");
-        return;
+        let test = "the_report_is_readable_on_every_screen";
+        return forebay_dice::skip(test, "chromium is missing, the report was not looked at");
     }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plan-browser");
     let _ = fs::remove_dir_all(&dir);

@@ -6,10 +6,10 @@
 use crate::dir::Listing;
 use crate::file::OpenOptions;
 use crate::socket::here;
-use crate::transfer::WIDE;
 use crate::{ById, ClientConfig};
 use forebay_model::{
-    Attr, Change, Error, ErrorKind, FileId, Gid, Identity, Name, Result, SetTime, Uid, Usage,
+    Attr, Change, Error, ErrorKind, FileId, Gid, Identity, Layout, Name, Result, ServerId, SetTime, Striping,
+    Uid, Usage,
 };
 use forebay_wire::{Entry, RenameMode, Sample, Sharing, Status, Token, Welcome, XattrMode};
 use std::path::Path;
@@ -83,6 +83,11 @@ impl Client {
         Ok(File { inner })
     }
 
+    /// See [`Client::statuses`](crate::Client::statuses).
+    pub fn statuses(&self) -> Result<Vec<(ServerId, Result<Status>)>> {
+        Ok(runtime()?.block_on(self.inner.statuses()))
+    }
+
     /// See [`Client::read_dir`](crate::Client::read_dir).
     pub fn read_dir(&self, path: impl AsRef<Path>, listing: Listing) -> Result<ReadDir> {
         let inner = runtime()?.block_on(self.inner.read_dir(path, listing))?;
@@ -110,6 +115,9 @@ blocking! { Client:
     set_xattr(path: impl AsRef<Path>, name: &str, value: &[u8], mode: XattrMode) -> ();
     list_xattr(path: impl AsRef<Path>) -> Vec<Name>;
     remove_xattr(path: impl AsRef<Path>, name: &str) -> ();
+    layout(path: impl AsRef<Path>) -> (Option<Striping>, Option<Layout>);
+    set_layout(path: impl AsRef<Path>, striping: Option<Striping>) -> ();
+    replace_server(server: ServerId) -> ();
     statfs() -> Usage;
     status() -> Status;
     history() -> Vec<Sample>;
@@ -140,17 +148,17 @@ impl File {
 
     /// See [`File::pread`](crate::File::pread).
     pub fn pread(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
-        transfer(into.len(), self.inner.pread(offset, into))
+        transfer(self.inner.is_narrow(offset, into.len()), self.inner.pread(offset, into))
     }
 
     /// See [`File::pwrite`](crate::File::pwrite).
     pub fn pwrite(&self, offset: u64, data: &[u8]) -> Result<()> {
-        transfer(data.len(), self.inner.pwrite(offset, data))
+        transfer(self.inner.is_narrow(offset, data.len()), self.inner.pwrite(offset, data))
     }
 
     /// See [`File::append`](crate::File::append).
     pub fn append(&self, data: &[u8]) -> Result<u64> {
-        transfer(data.len(), self.inner.append(data))
+        transfer(self.inner.is_whole(), self.inner.append(data))
     }
 
     /// See [`File::close`](crate::File::close).
@@ -160,9 +168,9 @@ impl File {
 }
 
 /// A transfer over one connection is waited for by the calling thread itself; over several, by the runtime.
-fn transfer<T>(len: usize, future: impl Future<Output = Result<T>>) -> Result<T> {
+fn transfer<T>(narrow: bool, future: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = runtime()?;
-    if len > WIDE { runtime.block_on(future) } else { here(|| runtime.block_on(future)) }
+    if narrow { here(|| runtime.block_on(future)) } else { runtime.block_on(future) }
 }
 
 blocking! { File:

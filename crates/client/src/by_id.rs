@@ -2,19 +2,30 @@
 //! are resolved with.
 
 use crate::File;
-use crate::opens::unexpected;
+use crate::join::join;
+use crate::listing::{Page, merge, share};
+use crate::opens::{Opened, Opening, unexpected};
+use crate::service::Service;
 use crate::session::{Session, Who};
-use forebay_model::{Access, Attr, Change, Error, ErrorKind, FileId, MAX_PATH, Name, Result, Special};
+use crate::spread::Spread;
+use forebay_model::{
+    Access, Attr, Change, Error, ErrorKind, FileId, Layout, MAX_PATH, Name, Result, Special, Striping,
+};
 use forebay_wire::{Entry, IfExists, RenameMode, Reply, Request, Token, XattrMode};
 use std::sync::Arc;
 
 /// How many symbolic links one path may lead through.
 pub const MAX_LINKS: usize = 40;
 
+/// How often a file is made or opened anew because the one that was there had gone.
+const TRIES: usize = 16;
+/// How many attributes are asked for at a time.
+const AT_ONCE: usize = 64;
+
 /// Calls by id. Made by [`Client::by_id`](crate::Client::by_id).
 #[derive(Clone)]
 pub struct ById {
-    pub(crate) session: Arc<Session>,
+    pub(crate) service: Arc<Service>,
     pub(crate) who: Who,
 }
 
@@ -22,7 +33,7 @@ pub struct ById {
 macro_rules! ask {
     ($self:ident, $request:expr, $reply:pat => $value:expr) => {{
         let request = $request;
-        match $self.session.call(&$self.who, &request).await? {
+        match $self.service.call(&$self.who, &request).await? {
             $reply => Ok($value),
             other => Err(unexpected(&request, &other)),
         }
@@ -48,8 +59,11 @@ pub enum Step {
 impl ById {
     /// Walks a path up to the first symbolic link, for callers to whom absolute links mean something of their own.
     pub async fn step(&self, dir: FileId, path: &[u8], follow: bool) -> Result<Step> {
+        if self.service.several().is_some() {
+            return Box::pin(self.walk_far(dir, path, follow)).await;
+        }
         let request = Request::Walk { dir, path: path.to_vec(), follow };
-        match self.session.call(&self.who, &request).await? {
+        match self.service.first().call(&self.who, &request).await? {
             Reply::Found(attr) => Ok(Step::Found(attr)),
             Reply::Link { dir, target, rest } => Ok(Step::Link { dir, target, rest }),
             other => Err(unexpected(&request, &other)),
@@ -86,13 +100,13 @@ impl ById {
 
     /// Opens a file.
     pub async fn open(&self, file: FileId, access: Access, truncate: bool) -> Result<File> {
-        let opened = self.session.open(&self.who, Request::Open { file, access, truncate }).await?;
+        let opened = self.open_by(Request::Open { file, access, truncate }).await?;
         Ok(File::new(opened.held, opened.attr, format!("file {file}")))
     }
 
     /// Takes over a file that another process, or an earlier program of this one, has opened.
     pub async fn reopen(&self, token: Token) -> Result<File> {
-        let opened = self.session.open(&self.who, Request::Reopen { token }).await?;
+        let opened = self.open_by(Request::Reopen { token }).await?;
         Ok(File::new(opened.held, opened.attr, format!("file {}", token.file)))
     }
 
@@ -113,8 +127,39 @@ impl ById {
     ) -> Result<(File, bool)> {
         let label = format!("\"{name}\" in directory {dir}");
         let request = Request::Create { dir, name, mode, access, if_exists };
-        let opened = self.session.open(&self.who, request).await?;
+        let opened = self.open_by(request).await?;
         Ok((File::new(opened.held, opened.attr, label), opened.created))
+    }
+
+    /// Opens a file where its inode is, also one that a name on another server leads to.
+    async fn open_by(&self, request: Request) -> Result<Opened> {
+        for _ in 0..TRIES {
+            let file = match self.service.whom(&request)?.open(&self.who, request.clone()).await? {
+                Opening::Here(opened) => return self.spread(*opened),
+                Opening::At(file) => file,
+            };
+            let Request::Create { access, if_exists, .. } = &request else {
+                let text = "the service sends a request to another server than the file's";
+                return Err(Error::new(ErrorKind::Protocol, text));
+            };
+            let open = Request::Open { file, access: *access, truncate: *if_exists == IfExists::Truncate };
+            match self.service.whom(&open)?.open(&self.who, open).await {
+                Ok(Opening::Here(opened)) => return self.spread(*opened),
+                // It has gone since, and perhaps the name with it.
+                Err(error) if matches!(error.kind(), ErrorKind::Stale | ErrorKind::NotFound) => {}
+                Ok(Opening::At(_)) => return Err(ErrorKind::Protocol.into()),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(ErrorKind::Busy.into())
+    }
+
+    /// Notes where the bytes of an open file are, if not all where it was opened.
+    fn spread(&self, opened: Opened) -> Result<Opened> {
+        match Spread::of(&self.service, opened.held.session(), &opened.layout)? {
+            Some(spread) => Ok(Opened { held: opened.held.with_spread(spread), ..opened }),
+            None => Ok(opened),
+        }
     }
 
     /// Sets the length of a file.
@@ -177,7 +222,60 @@ impl ById {
         limit: u32,
         plus: bool,
     ) -> Result<(Vec<Entry>, Option<u64>)> {
-        ask!(self, Request::ReadDir { dir, cookie, limit, plus }, Reply::Entries { entries, next } => (entries, next))
+        let request = Request::ReadDir { dir, cookie, limit, plus };
+        if self.service.several().is_none() {
+            let Page { entries, next } = self.page(self.service.first(), &request, cookie).await?;
+            return Ok((entries, next));
+        }
+        let sessions = self.service.all();
+        let request = Request::ReadDir { dir, cookie, limit: share(limit, sessions.len()), plus };
+        let pages = sessions.iter().map(|session| self.page(session, &request, cookie));
+        let pages: Result<Vec<Page>> = join(pages.collect()).await.into_iter().collect();
+        let Page { mut entries, next } = merge(pages?, limit as usize);
+        if plus {
+            self.complete(&mut entries).await?;
+        }
+        Ok((entries, next))
+    }
+
+    async fn page(&self, session: &Session, request: &Request, cookie: u64) -> Result<Page> {
+        match session.call(&self.who, request).await? {
+            Reply::Entries { next: Some(next), .. } if next <= cookie => {
+                Err(Error::new(ErrorKind::Protocol, "the service's pages lead in a circle"))
+            }
+            Reply::Entries { entries, next } => Ok(Page { entries, next }),
+            other => Err(unexpected(request, &other)),
+        }
+    }
+
+    /// Asks for the attributes that the homes of the names do not have. What has gone since is left out.
+    async fn complete(&self, entries: &mut Vec<Entry>) -> Result<()> {
+        let missing: Vec<usize> = (0..entries.len()).filter(|&index| entries[index].attr.is_none()).collect();
+        let mut gone = Vec::new();
+        for batch in missing.chunks(AT_ONCE) {
+            let asked = batch.iter().map(|&index| self.get_attr(entries[index].file)).collect();
+            for (&index, attr) in batch.iter().zip(join(asked).await) {
+                match attr {
+                    Ok(attr) => entries[index].attr = Some(attr),
+                    Err(error) if matches!(error.kind(), ErrorKind::Stale | ErrorKind::NotFound) => {
+                        gone.push(entries[index].cookie);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        entries.retain(|entry| entry.attr.is_some() || !gone.contains(&entry.cookie));
+        Ok(())
+    }
+
+    /// How the files of a directory are laid out unless that is left to the servers, or where a file's own bytes are.
+    pub async fn layout(&self, file: FileId) -> Result<(Option<Striping>, Option<Layout>)> {
+        ask!(self, Request::GetLayout { file }, Reply::Layout { striping, layout } => (striping, layout))
+    }
+
+    /// Lays out the files that will be made in a directory in this way; `None` leaves it to the servers.
+    pub async fn set_layout(&self, dir: FileId, striping: Option<Striping>) -> Result<()> {
+        ask!(self, Request::SetLayout { dir, striping }, Reply::Layout { .. } => ())
     }
 
     /// One extended attribute.

@@ -6,10 +6,11 @@ use crate::dir::{Listing, ReadDir};
 use crate::file::{File, OpenOptions};
 use crate::opens::unexpected;
 use crate::path::{Last, bytes, split};
+use crate::service::Service;
 use crate::session::Session;
 use forebay_model::{
-    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, Result, SetTime, Uid,
-    Usage,
+    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Layout, Name, Result, ServerId,
+    SetTime, Striping, Uid, Usage,
 };
 use forebay_wire::{IfExists, RenameMode, Reply, Request, Sample, Sharing, Status, Welcome, XattrMode};
 use std::fmt::Display;
@@ -45,14 +46,14 @@ fn between<T>(what: &str, from: &Path, to: &Path, result: Result<T>) -> Result<T
 impl Client {
     /// Connects to a service. Must be called within a tokio runtime, which then carries the session.
     pub async fn connect(config: ClientConfig) -> Result<Client> {
-        let session = Session::start(config).await?;
-        Ok(Client { by_id: ById { session, who: None } })
+        let service = Service::start(config).await?;
+        Ok(Client { by_id: ById { service, who: None } })
     }
 
     /// The same client asking on behalf of somebody else; only root and the service's owner may.
     #[must_use]
     pub fn as_identity(&self, identity: Identity) -> Client {
-        Client { by_id: ById { session: self.by_id.session.clone(), who: Some(Arc::new(identity)) } }
+        Client { by_id: ById { service: self.by_id.service.clone(), who: Some(Arc::new(identity)) } }
     }
 
     /// The calls by id.
@@ -61,9 +62,9 @@ impl Client {
         &self.by_id
     }
 
-    /// What the server said when it last let this client in.
+    /// What the server that the client was pointed at said when it last let it in.
     pub async fn welcome(&self) -> Result<Welcome> {
-        Ok(self.by_id.session.line().await?.welcome().clone())
+        Ok(self.by_id.service.first().line().await?.welcome().clone())
     }
 
     async fn walk(&self, path: &Path, follow: bool) -> Result<Attr> {
@@ -78,7 +79,7 @@ impl Client {
         };
         let dir = match parent.iter().all(|&byte| byte == b'/') {
             true => from,
-            false => self.by_id.walk(from, parent, true).await?.id,
+            false => self.by_id.directory(from, parent, &name).await?,
         };
         Ok(Place { dir, name, slash })
     }
@@ -302,8 +303,22 @@ impl Client {
         within(&format!("remove attribute {name} of"), path, removed.await)
     }
 
+    /// How the files of a directory are laid out unless that is left to the servers, or where a file's own bytes are.
+    pub async fn layout(&self, path: impl AsRef<Path>) -> Result<(Option<Striping>, Option<Layout>)> {
+        let path = path.as_ref();
+        let layout = async { self.by_id.layout(self.walk(path, true).await?.id).await };
+        within("see the layout of", path, layout.await)
+    }
+
+    /// Lays out the files that will be made in a directory in this way; `None` leaves it to the servers.
+    pub async fn set_layout(&self, path: impl AsRef<Path>, striping: Option<Striping>) -> Result<()> {
+        let path = path.as_ref();
+        let set = async { self.by_id.set_layout(self.walk(path, true).await?.id, striping).await };
+        within("set the layout of", path, set.await)
+    }
+
     async fn ask(&self, request: Request) -> Result<Reply> {
-        self.by_id.session.call(&self.by_id.who, &request).await
+        self.by_id.service.call(&self.by_id.who, &request).await
     }
 
     async fn tell(&self, request: Request) -> Result<()> {
@@ -313,20 +328,40 @@ impl Client {
         }
     }
 
-    /// How full the buffer is.
+    /// How full the buffer is, all servers together; one that does not answer is left out unless none does.
     pub async fn statfs(&self) -> Result<Usage> {
-        match self.ask(Request::StatFs).await? {
-            Reply::Usage(usage) => Ok(usage),
-            other => Err(unexpected(&Request::StatFs, &other)),
+        let mut sum: Option<Usage> = None;
+        let mut trouble = None;
+        for (_, answer) in self.by_id.service.survey(&self.by_id.who, &Request::StatFs).await {
+            match answer {
+                Ok(Reply::Usage(usage)) => sum = Some(sum.unwrap_or_default() + usage),
+                Ok(other) => return Err(unexpected(&Request::StatFs, &other)),
+                Err(error) => trouble = Some(error),
+            }
         }
+        sum.ok_or_else(|| trouble.unwrap_or_else(|| ErrorKind::Unreachable.into()))
     }
 
-    /// What the server is doing.
+    /// What the server is doing that the client was pointed at.
     pub async fn status(&self) -> Result<Status> {
         match self.ask(Request::Status).await? {
             Reply::Status(status) => Ok(*status),
             other => Err(unexpected(&Request::Status, &other)),
         }
+    }
+
+    /// What every server is doing, in the order of their numbers, or why it does not say.
+    pub async fn statuses(&self) -> Vec<(ServerId, Result<Status>)> {
+        let answers = self.by_id.service.survey(&self.by_id.who, &Request::Status).await;
+        let read = |(session, answer): (Arc<Session>, Result<Reply>)| {
+            let status = match answer {
+                Ok(Reply::Status(status)) => Ok(*status),
+                Ok(other) => Err(unexpected(&Request::Status, &other)),
+                Err(error) => Err(error),
+            };
+            (session.server().unwrap_or_default(), status)
+        };
+        answers.into_iter().map(read).collect()
     }
 
     /// How the service is shared.
@@ -363,9 +398,21 @@ impl Client {
         Ok(all)
     }
 
-    /// Waits until everything acknowledged is durable.
+    /// Waits until everything acknowledged is durable, on all servers.
     pub async fn sync_all(&self) -> Result<()> {
-        self.tell(Request::SyncAll).await
+        for (_, answer) in self.by_id.service.call_all(&self.by_id.who, &Request::SyncAll).await {
+            match answer? {
+                Reply::Done => {}
+                other => return Err(unexpected(&Request::SyncAll, &other)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the server that the client was pointed at let another one join that has lost its store; each of the others
+    /// has to be told. Only root and the service's owner may.
+    pub async fn replace_server(&self, server: ServerId) -> Result<()> {
+        self.tell(Request::ReplaceServer { server }).await
     }
 
     /// Stops the server; only root and the service's owner may.

@@ -1,6 +1,5 @@
 //! Data connections: each is lent to one transfer at a time.
 
-use crate::handshake::enter;
 use crate::line::CallRef;
 use crate::session::Session;
 use crate::transport::Pipe;
@@ -13,6 +12,8 @@ use tokio::time::timeout;
 
 /// A data connection.
 pub(crate) struct Connection {
+    /// What the server calls it.
+    number: u64,
     pub(crate) pipe: Pipe,
     pub(crate) next_id: u64,
     pub(crate) max_payload: usize,
@@ -22,13 +23,27 @@ pub(crate) struct Connection {
 pub(crate) struct Pool {
     slots: Semaphore,
     idle: Mutex<Vec<Connection>>,
+    /// Connections given up with something unanswered, of which the server does not know yet. No more than were in use.
+    forsaken: Mutex<Vec<u64>>,
+}
+
+/// A connection on which something may be unanswered: dropped, it is given up.
+struct Risk<'a> {
+    pool: &'a Pool,
+    number: Option<u64>,
+}
+
+impl Drop for Risk<'_> {
+    fn drop(&mut self) {
+        self.number.into_iter().for_each(|number| self.pool.forsake(number));
+    }
 }
 
 /// A connection lent to one transfer. Unless it is given back in step with the server it is closed: a transfer
 /// that was dropped half-way never leaves the stream to the next one.
 pub(crate) struct Lease<'a> {
-    pool: &'a Pool,
     pub(crate) connection: Connection,
+    risk: Risk<'a>,
     /// How long an answer may take.
     pub(crate) patience: Duration,
     _slot: SemaphorePermit<'a>,
@@ -36,12 +51,34 @@ pub(crate) struct Lease<'a> {
 
 impl Pool {
     pub(crate) fn new(connections: usize) -> Pool {
-        Pool { slots: Semaphore::new(connections), idle: Mutex::new(Vec::new()) }
+        Pool { slots: Semaphore::new(connections), idle: Mutex::default(), forsaken: Mutex::default() }
     }
 
     /// Waits until a connection may be lent.
     pub(crate) async fn slot(&self) -> SemaphorePermit<'_> {
         self.slots.acquire().await.expect("the semaphore is never closed")
+    }
+
+    /// Notes that a connection was given up.
+    pub(crate) fn forsake(&self, number: u64) {
+        let mut forsaken = self.lock_forsaken();
+        if !forsaken.contains(&number) {
+            forsaken.push(number);
+        }
+    }
+
+    /// A connection that the server does not yet know to be given up.
+    pub(crate) fn forsaken(&self) -> Option<u64> {
+        self.lock_forsaken().first().copied()
+    }
+
+    /// The server knows.
+    pub(crate) fn told(&self, number: u64) {
+        self.lock_forsaken().retain(|other| *other != number);
+    }
+
+    fn lock_forsaken(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.forsaken.lock().expect("nothing panics while it holds the forsaken connections")
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
@@ -52,6 +89,10 @@ impl Pool {
 impl Session {
     /// Takes an idle data connection, or makes one.
     pub(crate) async fn lease<'a>(&'a self, slot: SemaphorePermit<'a>) -> Result<Lease<'a>> {
+        if self.pool.forsaken().is_some() {
+            // What was given up must not come after what is asked now.
+            self.line().await?;
+        }
         let mut found = self.pool.idle().pop();
         // One that the server has closed meanwhile, or talks on unasked, is of no use.
         while found.as_ref().is_some_and(|connection| !connection.pipe.inbox.is_quiet()) {
@@ -61,18 +102,22 @@ impl Session {
             Some(connection) => connection,
             None => self.connect_data().await?,
         };
-        Ok(Lease { pool: &self.pool, connection, patience: self.config.request_timeout, _slot: slot })
+        let risk = Risk { pool: &self.pool, number: Some(connection.number) };
+        Ok(Lease { connection, risk, patience: self.config.request_timeout, _slot: slot })
     }
 
     async fn connect_data(&self) -> Result<Connection> {
         let line = self.line().await?;
-        let (pipe, welcome) = Box::pin(enter(&self.config, self.client, Channel::Data)).await?;
+        let (pipe, welcome) = self.enter(Channel::Data).await?;
         // An answer on the control connection now proves that both lead to the same life of the server, the one
         // that knows the open files.
         let call = CallRef { identity: None, request: &Request::Ping };
         let alive = timeout(self.config.connect_timeout, line.call(&call, None)).await;
         match alive {
-            Ok(Ok(_)) => Ok(Connection { pipe, next_id: 1, max_payload: welcome.max_payload as usize }),
+            Ok(Ok(_)) => {
+                let (number, max_payload) = (welcome.connection, welcome.max_payload as usize);
+                Ok(Connection { number, pipe, next_id: 1, max_payload })
+            }
             Ok(Err(trouble)) => Err(self.at_service(trouble.error)),
             Err(_) => Err(self.no_answer()),
         }
@@ -82,6 +127,8 @@ impl Session {
 impl Lease<'_> {
     /// Gives the connection back. Only for one on which nothing is under way.
     pub(crate) fn give_back(self) {
-        self.pool.idle().push(self.connection);
+        let Lease { connection, mut risk, .. } = self;
+        risk.number = None;
+        risk.pool.idle().push(connection);
     }
 }

@@ -1,7 +1,7 @@
 //! Listing directories.
 
 use crate::by_id::ById;
-use forebay_model::{Error, ErrorKind, FileId, Result};
+use forebay_model::{FileId, Result};
 use forebay_wire::Entry;
 use std::collections::VecDeque;
 
@@ -46,10 +46,6 @@ impl ReadDir {
             let page = self.by_id.read_dir(self.dir, cookie, PAGE, plus).await;
             let (entries, next) =
                 page.map_err(|error| error.within(format_args!("cannot list {}", self.label)))?;
-            if next.is_some_and(|next| next <= cookie) {
-                let text = format!("cannot list {}: the service's pages lead in a circle", self.label);
-                return Err(Error::new(ErrorKind::Protocol, text));
-            }
             (self.page, self.next) = (entries.into(), next);
         }
     }

@@ -1,7 +1,9 @@
 //! Open files.
 
 use crate::flow::Target;
-use crate::opens::{Held, unexpected};
+use crate::opens::{Held, done, unexpected};
+use crate::spread::Spread;
+use crate::transfer::WIDE;
 use forebay_model::{Attr, Error, ErrorKind, FileId, Result};
 use forebay_wire::{Reply, Request, Token};
 
@@ -111,7 +113,10 @@ impl File {
         if into.is_empty() {
             return Ok(0);
         }
-        let read = self.held.session().read_at(self.target(), offset, into).await;
+        let read = match self.held.spread() {
+            None => self.held.session().read_at(self.target(), offset, into).await,
+            Some(spread) => Box::pin(spread.read_at(self.target(), offset, into)).await,
+        };
         self.within("read", read)
     }
 
@@ -125,7 +130,10 @@ impl File {
         if data.is_empty() {
             return Ok(());
         }
-        let written = self.held.session().write_at(self.target(), offset, data).await;
+        let written = match self.held.spread() {
+            None => self.held.session().write_at(self.target(), offset, data).await,
+            Some(spread) => Box::pin(spread.write_at(self.target(), offset, data)).await,
+        };
         self.within("write", written)
     }
 
@@ -135,20 +143,30 @@ impl File {
         if data.is_empty() {
             return self.stat().await.map(|attr| attr.size);
         }
-        let written = self.held.session().append(self.target(), data).await;
+        let written = match self.held.spread() {
+            None => self.held.session().append(self.target(), data).await,
+            Some(spread) => Box::pin(spread.append(self.target(), data)).await,
+        };
         self.within("append to", written)
     }
 
-    async fn ask(&self, what: &str, request: Request) -> Result<Reply> {
-        let reply = self.held.session().call(self.held.who(), &request).await;
-        self.within(what, reply)
+    /// Whether a transfer goes over one connection only.
+    pub(crate) fn is_narrow(&self, offset: u64, len: usize) -> bool {
+        len <= WIDE && self.held.spread().is_none_or(|spread| spread.is_narrow(offset, len))
     }
 
+    /// Whether all of its bytes are on one server.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.held.spread().is_none_or(Spread::is_whole)
+    }
+
+    /// Asks whoever puts changes of the file's length in order.
     async fn tell(&self, what: &str, request: Request) -> Result<()> {
-        match self.ask(what, request.clone()).await? {
-            Reply::Done => Ok(()),
-            other => self.within(what, Err(unexpected(&request, &other))),
-        }
+        let told = match self.held.spread() {
+            None => done(self.held.session(), self.held.who(), &request).await,
+            Some(spread) => Box::pin(spread.tell_order(self.target(), &request)).await,
+        };
+        self.within(what, told)
     }
 
     /// Sets the length of the file.
@@ -163,21 +181,31 @@ impl File {
 
     /// Turns a range into zeros; the length stays. An empty range is refused, as `fallocate` does.
     pub async fn punch(&self, offset: u64, len: u64) -> Result<()> {
-        self.tell("punch a hole into", Request::Punch { token: self.token(), offset, len }).await
+        let (what, request) = ("punch a hole into", Request::Punch { token: self.token(), offset, len });
+        match self.held.spread() {
+            None => self.tell(what, request).await,
+            Some(spread) => self.within(what, Box::pin(spread.tell_holders(self.target(), &request)).await),
+        }
     }
 
     /// Waits until everything acknowledged for this file is durable.
     pub async fn sync(&self) -> Result<()> {
-        self.tell("sync", Request::Sync { token: self.token() }).await
+        let request = Request::Sync { token: self.token() };
+        match self.held.spread() {
+            None => self.tell("sync", request).await,
+            Some(spread) => self.within("sync", Box::pin(spread.tell_all(self.target(), &request)).await),
+        }
     }
 
     /// The file's attributes.
     pub async fn stat(&self) -> Result<Attr> {
         let request = Request::GetAttr { file: self.opened.id };
-        match self.ask("stat", request.clone()).await? {
-            Reply::Attr(attr) => Ok(attr),
-            other => self.within("stat", Err(unexpected(&request, &other))),
-        }
+        let attr = match self.held.session().call(self.held.who(), &request).await {
+            Ok(Reply::Attr(attr)) => Ok(attr),
+            Ok(other) => Err(unexpected(&request, &other)),
+            Err(error) => Err(error),
+        };
+        self.within("stat", attr)
     }
 
     /// Closes the file and waits for the answer.

@@ -2,7 +2,7 @@
 
 use crate::transport::{Pipe, connect, send};
 use crate::{Address, ClientConfig};
-use forebay_model::{Error, ErrorKind, Result};
+use forebay_model::{Error, ErrorKind, Members, Result};
 use forebay_wire::{
     Channel, FrameKind, Greeting, Hello, Key, MAX_PAYLOAD, Proof, VERSION, Welcome, client_proof, frame,
     same_proof, server_proof,
@@ -10,8 +10,12 @@ use forebay_wire::{
 use serde::Serialize;
 
 /// Connects, says hello, proves what has to be proved, and insists on the server's proof in turn.
-pub(crate) async fn enter(config: &ClientConfig, client: u128, channel: Channel) -> Result<(Pipe, Welcome)> {
-    let address = &config.address;
+pub(crate) async fn enter(
+    config: &ClientConfig,
+    address: &Address,
+    client: u128,
+    channel: Channel,
+) -> Result<(Pipe, Welcome)> {
     let attempt = async {
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce).map_err(|error| {
@@ -23,14 +27,13 @@ pub(crate) async fn enter(config: &ClientConfig, client: u128, channel: Channel)
         let welcome = greet(&mut pipe, &hello, key.as_ref(), address).await?;
         Ok((pipe, welcome))
     };
-    let result = match tokio::time::timeout(config.connect_timeout, Box::pin(attempt)).await {
+    match tokio::time::timeout(config.connect_timeout, Box::pin(attempt)).await {
         Ok(result) => result,
         Err(_) => {
             let text = format!("no welcome within {:?}", config.connect_timeout);
             Err(Error::new(ErrorKind::Unreachable, text))
         }
-    };
-    result.map_err(|error| error.within(format_args!("service {address}")))
+    }
 }
 
 async fn greet(pipe: &mut Pipe, hello: &Hello, key: Option<&Key>, address: &Address) -> Result<Welcome> {
@@ -76,7 +79,19 @@ fn sensible(welcome: Welcome) -> Result<Welcome> {
         );
         return Err(Error::new(ErrorKind::Protocol, text));
     }
-    Ok(welcome)
+    let list = &welcome.members;
+    let fault = match Members::new(list.epoch(), list.all().to_vec()) {
+        Err(fault) => Some(fault),
+        Ok(sorted) if sorted != *list => Some("it is not in order".to_owned()),
+        Ok(_) if !list.contains(welcome.server) => Some(format!("server {} is missing", welcome.server)),
+        Ok(_) => None,
+    };
+    match fault {
+        Some(fault) => {
+            Err(Error::new(ErrorKind::Protocol, format!("its list of servers makes no sense: {fault}")))
+        }
+        None => Ok(welcome),
+    }
 }
 
 async fn say<T: Serialize>(pipe: &mut Pipe, kind: FrameKind, message: &T) -> Result<()> {

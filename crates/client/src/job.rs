@@ -1,62 +1,104 @@
 //! Who this process works for, as the batch system's environment tells it.
 
 use forebay_model::{Gid, Job, MAX_LABEL, Uid};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 
 /// The variables of one batch system. Several names for one thing are tried in order.
 struct Batch {
     label: &'static [&'static str],
+    /// The member of an array, where the job's number does not tell it.
+    member: Option<&'static str>,
     user: &'static [&'static str],
     group: &'static [&'static str],
-    nodes: &'static [&'static str],
+    nodes: &'static [Nodes],
+}
+
+/// Where a batch system says how many nodes a job has.
+enum Nodes {
+    /// A number.
+    Count(&'static str),
+    /// Hosts, each with its slots: `node1 16 node2 16`.
+    Slots(&'static str),
+    /// Hosts, each as often as it has slots: `node1 node1 node2`.
+    Hosts(&'static str),
+    /// The path of a file with a host in each line, each as often as it has slots.
+    File(&'static str),
 }
 
 const OVERRIDE: Batch = Batch {
     label: &["FOREBAY_JOB_ID"],
+    member: None,
     user: &["FOREBAY_JOB_USER"],
     group: &["FOREBAY_JOB_GROUP"],
-    nodes: &["FOREBAY_JOB_NODES"],
+    nodes: &[Nodes::Count("FOREBAY_JOB_NODES")],
 };
 
 const PRIORITY: &str = "FOREBAY_JOB_PRIORITY";
 
-const SYSTEMS: [Batch; 4] = [
+/// PALS and ALPS start applications within jobs of PBS or Slurm, whose number is then the better one; so they are last.
+const SYSTEMS: [Batch; 6] = [
     Batch {
         label: &["SLURM_JOB_ID", "SLURM_JOBID"],
+        member: None,
         user: &["SLURM_JOB_USER"],
         group: &["SLURM_JOB_ACCOUNT"],
-        nodes: &["SLURM_JOB_NUM_NODES", "SLURM_NNODES"],
+        nodes: &[Nodes::Count("SLURM_JOB_NUM_NODES"), Nodes::Count("SLURM_NNODES")],
     },
     Batch {
         label: &["PBS_JOBID"],
+        member: None,
         user: &["PBS_O_LOGNAME"],
         group: &["PBS_ACCOUNT"],
-        nodes: &["PBS_NUM_NODES", "PBS_NNODES"],
+        nodes: &[Nodes::Count("PBS_NUM_NODES"), Nodes::Count("PBS_NNODES"), Nodes::File("PBS_NODEFILE")],
     },
     Batch {
         label: &["LSB_JOBID"],
+        member: Some("LSB_JOBINDEX"),
         user: &["LSFUSER"],
         group: &["LSB_PROJECT_NAME"],
-        nodes: &["LSB_MCPU_HOSTS"],
+        nodes: &[Nodes::Slots("LSB_MCPU_HOSTS"), Nodes::Hosts("LSB_HOSTS"), Nodes::File("LSB_DJOB_HOSTFILE")],
     },
-    Batch { label: &["FLUX_JOB_ID"], user: &[], group: &[], nodes: &["FLUX_JOB_NNODES"] },
+    Batch {
+        label: &["FLUX_JOB_ID"],
+        member: None,
+        user: &[],
+        group: &[],
+        nodes: &[Nodes::Count("FLUX_JOB_NNODES")],
+    },
+    Batch { label: &["PALS_APID"], member: None, user: &[], group: &[], nodes: &[] },
+    Batch {
+        label: &["ALPS_APP_ID", "BASIL_RESERVATION_ID"],
+        member: None,
+        user: &[],
+        group: &[],
+        nodes: &[],
+    },
 ];
 
-/// The job of a process with this environment, run by this user and group.
+/// The job of a process with this environment, run by this user and group; `read` gives the content of a file.
 ///
-/// `FOREBAY_JOB_ID`, `_USER`, `_GROUP`, `_NODES` and `_PRIORITY` win over what Slurm, PBS, LSF or Flux say.
+/// `FOREBAY_JOB_ID`, `_USER`, `_GROUP`, `_NODES` and `_PRIORITY` win over what Slurm, PBS, LSF, Flux, PALS or ALPS say.
 /// Without a batch system the job is the user's interactive work: `interactive-1000`. What makes no sense is
 /// passed over, so the result is always a valid identity.
-pub fn job_from_environment(get: impl Fn(&str) -> Option<String>, user: Uid, group: Gid) -> Job {
+pub fn job_from_environment(
+    get: impl Fn(&str) -> Option<String>,
+    read: impl Fn(&str) -> Option<String>,
+    user: Uid,
+    group: Gid,
+) -> Job {
     let text = |names: &[&str]| names.iter().find_map(|name| get(name).and_then(|text| label(&text)));
     let batch = SYSTEMS.iter().find(|batch| text(batch.label).is_some());
     let choose = |field: fn(&Batch) -> &'static [&'static str]| {
         text(field(&OVERRIDE)).or_else(|| batch.and_then(|batch| text(field(batch))))
     };
     let from_batch = |batch: &Batch| match text(batch.label)? {
+        // The rest of it is the server's name.
         id if batch.label == ["PBS_JOBID"] => Some(id.split('.').next().unwrap_or(&id).to_owned()),
-        id if batch.label == ["LSB_JOBID"] => Some(array_member(id, get("LSB_JOBINDEX").as_deref())),
-        id => Some(id),
+        id => Some(array_member(id, batch.member.and_then(&get).as_deref())),
     };
+    let count = |batch: &Batch| batch.nodes.iter().find_map(|nodes| nodes.count(&get, &read));
     Job {
         label: text(OVERRIDE.label)
             .or_else(|| batch.and_then(from_batch).and_then(|id| label(&id)))
@@ -65,8 +107,25 @@ pub fn job_from_environment(get: impl Fn(&str) -> Option<String>, user: Uid, gro
             .or_else(|| text(&["LOGNAME", "USER"]))
             .unwrap_or_else(|| user.to_string()),
         group: choose(|batch| batch.group).unwrap_or_else(|| group.to_string()),
-        nodes: choose(|batch| batch.nodes).and_then(|text| nodes(&text)).unwrap_or(1),
+        nodes: count(&OVERRIDE).or_else(|| batch.and_then(count)).unwrap_or(1),
         priority: text(&[PRIORITY]).and_then(|text| text.parse().ok()).unwrap_or(1),
+    }
+}
+
+impl Nodes {
+    fn count(
+        &self,
+        get: impl Fn(&str) -> Option<String>,
+        read: impl Fn(&str) -> Option<String>,
+    ) -> Option<u32> {
+        let different = |text: String| text.split_whitespace().collect::<BTreeSet<_>>().len();
+        let count = match self {
+            Nodes::Count(name) => get(name)?.trim().parse().ok()?,
+            Nodes::Slots(name) => get(name)?.split_whitespace().step_by(2).collect::<BTreeSet<_>>().len(),
+            Nodes::Hosts(name) => different(get(name)?),
+            Nodes::File(name) => different(read(&get(name)?)?),
+        };
+        u32::try_from(count).ok().filter(|&count| count > 0)
     }
 }
 
@@ -75,7 +134,15 @@ pub fn job_from_environment(get: impl Fn(&str) -> Option<String>, user: Uid, gro
 pub fn job_of_this_process() -> Job {
     let get = |name: &str| std::env::var(name).ok();
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
-    job_from_environment(get, Uid(user.as_raw()), Gid(group.as_raw()))
+    job_from_environment(get, hosts, Uid(user.as_raw()), Gid(group.as_raw()))
+}
+
+/// A list of hosts; what is beyond the bound is a list of something else.
+fn hosts(path: &str) -> Option<String> {
+    const MOST: u64 = 16 << 20;
+    let mut text = String::new();
+    File::open(path).ok()?.take(MOST).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 fn label(text: &str) -> Option<String> {
@@ -92,13 +159,6 @@ fn array_member(id: String, index: Option<&str>) -> String {
     }
 }
 
-/// A count, or LSF's list of hosts and their slots: `node1 16 node2 16`.
-fn nodes(text: &str) -> Option<u32> {
-    let words = text.split_whitespace().count();
-    let count = if words > 1 { u32::try_from(words / 2).ok()? } else { text.parse().ok()? };
-    (count > 0).then_some(count)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,7 +168,8 @@ mod tests {
             let mut pairs = environment.split("; ").filter_map(|pair| pair.split_once('='));
             pairs.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
         };
-        let job = job_from_environment(get, Uid(1000), Gid(100));
+        let read = |path: &str| (path == "/hosts").then(|| "n1\nn1\nn2\n\nn3\n".to_owned());
+        let job = job_from_environment(get, read, Uid(1000), Gid(100));
         assert_eq!(job.fault(), None, "{environment}");
         let Job { label, user, group, nodes, priority } = job;
         assert_eq!(format!("{label} {user} {group} {nodes} {priority}"), expected, "{environment}");
@@ -135,6 +196,15 @@ mod tests {
             ("PBS_JOBID=99[7].pbs01; PBS_ACCOUNT=bio", "99[7] 1000 bio 1 1"),
             ("LSB_JOBID=5; LSB_JOBINDEX=0; LSB_MCPU_HOSTS=a 16 b 16 c 8", "5 1000 100 3 1"),
             ("LSB_JOBID=5; LSB_JOBINDEX=3; LSB_PROJECT_NAME=fusion", "5[3] 1000 fusion 1 1"),
+            ("LSB_JOBID=5; LSB_HOSTS=a a b b; USER=u", "5 u 100 2 1"),
+            ("LSB_JOBID=5; LSB_DJOB_HOSTFILE=/hosts; LSFUSER=lu", "5 lu 100 3 1"),
+            ("PBS_JOBID=99.pbs; PBS_NODEFILE=/hosts", "99 1000 100 3 1"),
+            ("PBS_JOBID=99.pbs; PBS_NODEFILE=/gone", "99 1000 100 1 1"),
+            ("PBS_JOBID=99.pbs; PALS_APID=0f3e", "99 1000 100 1 1"),
+            ("PALS_APID=0f3e-11; USER=u", "0f3e-11 u 100 1 1"),
+            ("ALPS_APP_ID=71; LOGNAME=a", "71 a 100 1 1"),
+            ("BASIL_RESERVATION_ID=8; FOREBAY_JOB_NODES=16", "8 1000 100 16 1"),
+            ("FOREBAY_JOB_NODES=-1; FOREBAY_JOB_ID= ", "interactive-1000 1000 100 1 1"),
             ("FLUX_JOB_ID=ƒ2Xy; FLUX_JOB_NNODES=8", "ƒ2Xy 1000 100 8 1"),
         ] {
             check(environment, expected);
@@ -144,8 +214,12 @@ mod tests {
     #[test]
     fn long_labels_are_cut_at_a_character() {
         let long = format!("x{}", "é".repeat(40));
-        let job =
-            job_from_environment(|name| (name == "FOREBAY_JOB_ID").then(|| long.clone()), Uid(1), Gid(1));
+        let job = job_from_environment(
+            |name| (name == "FOREBAY_JOB_ID").then(|| long.clone()),
+            |_| None,
+            Uid(1),
+            Gid(1),
+        );
         assert_eq!(job.label.len(), 63);
         assert_eq!(job.fault(), None);
     }

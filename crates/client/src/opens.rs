@@ -3,7 +3,8 @@
 use crate::join::join;
 use crate::line::{CallRef, Line};
 use crate::session::{Session, Who};
-use forebay_model::{Attr, Error, ErrorKind, Result};
+use crate::spread::Spread;
+use forebay_model::{Attr, Error, ErrorKind, FileId, Layout, Result};
 use forebay_wire::{Reply, Request, Token};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,13 +28,24 @@ pub(crate) struct Held {
     slot: u64,
     token: Token,
     who: Who,
+    /// Where its bytes are, unless they are all where it was opened.
+    spread: Option<Spread>,
 }
 
-/// An open file, and whether it was made by this request.
+/// An open file, where its bytes are, and whether it was made by this request.
 pub(crate) struct Opened {
     pub(crate) held: Held,
     pub(crate) attr: Attr,
+    pub(crate) layout: Layout,
     pub(crate) created: bool,
+}
+
+/// What comes of a request to open.
+pub(crate) enum Opening {
+    /// It is open.
+    Here(Box<Opened>),
+    /// This file, which has to be opened where its inode is.
+    At(FileId),
 }
 
 impl Opens {
@@ -76,27 +88,28 @@ impl Opens {
 impl Session {
     /// Opens or makes a file. Runs to its end even if the caller goes away, so that no file stays open on the
     /// server that nobody holds here.
-    pub(crate) async fn open(self: &Arc<Session>, who: &Who, request: Request) -> Result<Opened> {
+    pub(crate) async fn open(self: &Arc<Session>, who: &Who, request: Request) -> Result<Opening> {
         let (session, who) = (self.clone(), who.clone());
         let task = self.runtime.spawn(async move { session.open_now(who, request).await });
         let ended = |_| Error::new(ErrorKind::Unreachable, "the client's runtime ended");
         task.await.map_err(ended)?
     }
 
-    async fn open_now(self: Arc<Session>, who: Who, request: Request) -> Result<Opened> {
+    async fn open_now(self: Arc<Session>, who: Who, request: Request) -> Result<Opening> {
         let life = self.opens.lives.load(Ordering::SeqCst);
-        let (token, attr, created) = match self.call(&who, &request).await? {
-            Reply::Opened { token, attr, created } => (token, attr, created),
+        let (token, attr, layout, created) = match self.call(&who, &request).await? {
+            Reply::Opened { token, attr, layout, created } => (token, attr, layout, created),
+            Reply::At { file, .. } => return Ok(Opening::At(file)),
             other => return Err(unexpected(&request, &other)),
         };
         let slot = self.opens.next.fetch_add(1, Ordering::Relaxed);
         self.opens.lock().insert(slot, (token, who.clone()));
-        let held = Held { session: self.clone(), slot, token, who: who.clone() };
+        let held = Held { session: self.clone(), slot, token, who: who.clone(), spread: None };
         // A new line may have listed the open files just before this one was among them.
         if self.opens.lives.load(Ordering::SeqCst) != life {
             self.call(&who, &Request::Reopen { token }).await?;
         }
-        Ok(Opened { held, attr, created })
+        Ok(Opening::Here(Box::new(Opened { held, attr, layout, created })))
     }
 }
 
@@ -113,12 +126,27 @@ impl Held {
         &self.who
     }
 
+    /// Where its bytes are, unless they are all where it was opened.
+    pub(crate) fn spread(&self) -> Option<&Spread> {
+        self.spread.as_ref()
+    }
+
+    pub(crate) fn with_spread(mut self, spread: Spread) -> Held {
+        self.spread = Some(spread);
+        self
+    }
+
     /// Closes the file and waits for it.
     pub(crate) async fn close(self) -> Result<()> {
         match self.let_go() {
-            true => close(&self.session, &self.who, self.token).await,
+            true => close(&self.session, self.used(), &self.who, self.token).await,
             false => Ok(()),
         }
+    }
+
+    /// The other servers that have seen its token.
+    fn used(&self) -> Vec<Arc<Session>> {
+        self.spread.as_ref().map(Spread::used).unwrap_or_default()
     }
 
     /// Whether it was still held.
@@ -131,16 +159,24 @@ impl Drop for Held {
     fn drop(&mut self) {
         if self.let_go() {
             let (session, who, token) = (self.session.clone(), self.who.clone(), self.token);
+            let used = self.used();
             self.session.runtime.spawn(async move {
                 // Nobody is left to tell; the server closes it with the session at the latest.
-                let _ = close(&session, &who, token).await;
+                let _ = close(&session, used, &who, token).await;
             });
         }
     }
 }
 
-async fn close(session: &Session, who: &Who, token: Token) -> Result<()> {
-    match session.call(who, &Request::Close { token }).await {
+/// Closes a file where its bytes are, and then where it was opened: there its size is gathered.
+async fn close(session: &Session, used: Vec<Arc<Session>>, who: &Who, token: Token) -> Result<()> {
+    let request = Request::Close { token };
+    if !used.is_empty() {
+        // One that is away has forgotten it by the time it is back.
+        let calls = used.iter().map(|session| session.call_once(who, &request));
+        join(calls.collect()).await;
+    }
+    match session.call(who, &request).await {
         // A repeated close finds it closed.
         Err(error) if error.kind() == ErrorKind::Stale => Ok(()),
         Err(error) => Err(error),
@@ -153,4 +189,12 @@ pub(crate) fn unexpected(request: &Request, reply: &Reply) -> Error {
     let word = |text: String| text.split([' ', '(']).next().unwrap_or_default().to_owned();
     let (asked, got) = (word(format!("{request:?}")), word(format!("{reply:?}")));
     Error::new(ErrorKind::Protocol, format!("the service answered {got} to {asked}"))
+}
+
+/// Asks for something that is answered with nothing.
+pub(crate) async fn done(session: &Session, who: &Who, request: &Request) -> Result<()> {
+    match session.call(who, request).await? {
+        Reply::Done => Ok(()),
+        other => Err(unexpected(request, &other)),
+    }
 }

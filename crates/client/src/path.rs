@@ -25,6 +25,12 @@ pub(crate) fn split(path: &[u8]) -> Result<(&[u8], Last)> {
     Ok((&path[..start], last))
 }
 
+/// The first part of a path that is a name; `None` if there is none, or `..` comes first.
+pub(crate) fn first_part(path: &[u8]) -> Option<&[u8]> {
+    let mut parts = path.split(|&byte| byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
+    parts.next().filter(|part| *part != b"..")
+}
+
 /// The bytes of a path that is not too long.
 pub(crate) fn bytes(path: &Path) -> Result<&[u8]> {
     let bytes = path.as_os_str().as_bytes();

@@ -12,6 +12,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
     match request {
         Request::Ping
         | Request::Walk { .. }
+        | Request::Jump { .. }
         | Request::GetAttr { .. }
         | Request::SetAttr { .. }
         | Request::Open { .. }
@@ -33,6 +34,10 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::GetPolicy
         | Request::SetPolicy { .. }
         | Request::Exchange(_)
+        | Request::GetLayout { .. }
+        | Request::SetLayout { .. }
+        | Request::ReplaceServer { .. }
+        | Request::Abandon { .. }
         | Request::Read { .. } => true,
         Request::Create { if_exists, .. } => *if_exists != IfExists::Refuse,
         Request::SetXattr { mode, .. } => *mode == XattrMode::Any,
@@ -45,8 +50,16 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Link { .. }
         | Request::Symlink { .. }
         | Request::RemoveXattr { .. }
+        | Request::Append { .. }
+        | Request::Peer(_)
         | Request::Shutdown => false,
     }
+}
+
+/// Whether a server that answered with this error has done nothing, and may do it a little later: it is full of work, or
+/// another server that it needs does not answer it.
+pub(crate) fn may_pass(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Busy | ErrorKind::Unreachable)
 }
 
 /// Why an attempt did not lead to an answer.

@@ -3,9 +3,9 @@
 use crate::data::Lease;
 use crate::flow::{Failure, Progress, Target};
 use crate::join::join;
-use crate::retry::{Pauses, Trouble};
+use crate::retry::{Pauses, Trouble, may_pass};
 use crate::session::Session;
-use forebay_model::{Error, ErrorKind, Result};
+use forebay_model::{Error, ErrorKind, Result, Span};
 use forebay_wire::{At, MAX_PAYLOAD};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -146,7 +146,7 @@ impl<'a> Effort<'a> {
             }
             Err(Failure::Answered(error)) => {
                 lease.give_back();
-                if error.kind() != ErrorKind::Busy {
+                if !may_pass(&error) {
                     return Err(error);
                 }
                 Trouble::unsent(error)
@@ -175,9 +175,9 @@ impl<'a> Effort<'a> {
 }
 
 /// Offsets are those of `off_t`: what passes them is refused before anything is sent.
-fn check_range(offset: u64, len: usize) -> Result<()> {
+pub(crate) fn check_range(offset: u64, len: usize) -> Result<Span> {
     match offset.checked_add(len as u64) {
-        Some(end) if i64::try_from(end).is_ok() => Ok(()),
+        Some(end) if i64::try_from(end).is_ok() => Ok(Span::new(offset, end)),
         _ => Err(ErrorKind::TooLarge.into()),
     }
 }

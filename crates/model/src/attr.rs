@@ -1,7 +1,8 @@
 //! What is known about a file besides its bytes.
 
-use crate::{FileId, Gid, ServerId, Time, Uid};
+use crate::{FileId, Gid, ServerId, Span, Time, Uid};
 use serde::{Deserialize, Serialize};
+use std::ops::Add;
 
 /// What an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -60,9 +61,77 @@ pub struct Attr {
 
 /// Which servers hold a file's bytes, fixed when it is made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
 pub struct Layout {
-    /// The servers, in stripe order.
+    /// The servers, in stripe order; at least one.
     pub servers: Vec<ServerId>,
+    /// Bytes in a stripe; not 0.
+    pub stripe: u64,
+}
+
+/// A layout as somebody sent it.
+#[derive(Deserialize)]
+struct Unchecked {
+    servers: Vec<ServerId>,
+    stripe: u64,
+}
+
+impl TryFrom<Unchecked> for Layout {
+    type Error = &'static str;
+
+    fn try_from(sent: Unchecked) -> Result<Layout, &'static str> {
+        match sent.servers.is_empty() || sent.stripe == 0 {
+            true => Err("a layout without servers or stripes"),
+            false => Ok(Layout { servers: sent.servers, stripe: sent.stripe }),
+        }
+    }
+}
+
+impl Layout {
+    /// Everything on one server.
+    #[must_use]
+    pub fn whole(server: ServerId, stripe: u64) -> Layout {
+        Layout { servers: vec![server], stripe }
+    }
+
+    /// The only server, where there is only one.
+    #[must_use]
+    pub fn only(&self) -> Option<ServerId> {
+        match self.servers[..] {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
+    /// A range in order, cut where another server goes on.
+    pub fn pieces(&self, span: Span) -> impl Iterator<Item = (ServerId, Span)> + '_ {
+        let mut at = span.start;
+        std::iter::from_fn(move || {
+            if at >= span.end {
+                return None;
+            }
+            let (start, server) = (at, self.server_at(at));
+            at = match self.only() {
+                Some(_) => span.end,
+                None => (at / self.stripe + 1).saturating_mul(self.stripe).min(span.end),
+            };
+            Some((server, Span::new(start, at)))
+        })
+    }
+
+    /// The server that holds the byte at an offset.
+    #[must_use]
+    pub fn server_at(&self, offset: u64) -> ServerId {
+        let stripe = offset / self.stripe.max(1);
+        self.servers[(stripe % self.servers.len() as u64) as usize]
+    }
+}
+
+/// How the files of a directory are to be laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Striping {
+    /// Over so many servers; 0 for all of them.
+    pub width: u16,
     /// Bytes in a stripe.
     pub stripe: u64,
 }
@@ -102,4 +171,39 @@ pub struct Usage {
     pub live: u64,
     /// Number of files, directories and links.
     pub files: u64,
+}
+
+impl Add for Usage {
+    type Output = Usage;
+
+    fn add(self, other: Usage) -> Usage {
+        Usage {
+            capacity: self.capacity.saturating_add(other.capacity),
+            used: self.used.saturating_add(other.used),
+            live: self.live.saturating_add(other.live),
+            files: self.files.saturating_add(other.files),
+        }
+    }
+}
+
+/// How a rename treats an existing target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RenameMode {
+    /// Replace a file or an empty directory, as `rename` does.
+    Replace,
+    /// Refuse when the target exists.
+    NoReplace,
+    /// Swap the two.
+    Exchange,
+}
+
+/// How setting an extended attribute treats one that is or is not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum XattrMode {
+    /// Create or replace.
+    Any,
+    /// Only create.
+    Create,
+    /// Only replace.
+    Replace,
 }

@@ -2,10 +2,10 @@
 //! `aio_error`, `aio_return` and `aio_suspend` look for it.
 
 use crate::data::{At, read_fd, sync_fd, write_fd};
-use crate::errno::{Outcome, Stop, fail};
+use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::place::ours;
 use crate::{hook, mem};
-use libc::{aiocb, c_int, c_void, off_t, sigevent, size_t, ssize_t};
+use libc::{aiocb, c_int, c_void, off_t, pthread_attr_t, pthread_t, size_t, ssize_t};
 
 /// The C library's control block, with the fields it keeps to itself. Part of its binary interface.
 #[repr(C)]
@@ -15,7 +15,7 @@ struct Block {
     priority: c_int,
     buffer: *mut c_void,
     len: size_t,
-    event: sigevent,
+    event: Event,
     next: *mut c_void,
     absolute_priority: c_int,
     policy: c_int,
@@ -26,6 +26,20 @@ struct Block {
 }
 
 const _: () = assert!(size_of::<Block>() == size_of::<aiocb>());
+
+/// How the application wants to be told, with the fields that the C library keeps in a union.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Event {
+    value: *mut c_void,
+    signal: c_int,
+    how: c_int,
+    function: Option<extern "C" fn(*mut c_void)>,
+    attributes: *const pthread_attr_t,
+    reserved: [u64; 4],
+}
+
+const _: () = assert!(size_of::<Event>() == size_of::<libc::sigevent>());
 
 fn block<'a>(control: *mut aiocb) -> Outcome<&'a mut Block> {
     mem::writable(control.cast(), size_of::<Block>())?;
@@ -50,10 +64,40 @@ fn perform(control: *mut aiocb, work: impl FnOnce(&Block) -> Outcome<ssize_t>) -
 }
 
 /// Tells the application in the way it asked for.
-fn notify(event: &sigevent) {
-    if event.sigev_notify == libc::SIGEV_SIGNAL && event.sigev_signo > 0 {
-        // SAFETY: a signal to this process, with the application's own value.
-        unsafe { libc::sigqueue(libc::getpid(), event.sigev_signo, event.sigev_value) };
+fn notify(event: &Event) {
+    match (event.how, event.function) {
+        (libc::SIGEV_SIGNAL, _) if event.signal > 0 => {
+            let value = libc::sigval { sival_ptr: event.value };
+            // SAFETY: a signal to this process, with the application's own value.
+            unsafe { libc::sigqueue(libc::getpid(), event.signal, value) };
+        }
+        (libc::SIGEV_THREAD, Some(function)) => call_in_thread(function, event.value, event.attributes),
+        _ => {}
+    }
+}
+
+/// The application's function, on a thread of its own as it expects.
+fn call_in_thread(
+    function: extern "C" fn(*mut c_void),
+    value: *mut c_void,
+    attributes: *const pthread_attr_t,
+) {
+    struct Call(extern "C" fn(*mut c_void), *mut c_void);
+    extern "C" fn begin(call: *mut c_void) -> *mut c_void {
+        // SAFETY: made below for this thread alone.
+        let call = unsafe { Box::from_raw(call.cast::<Call>()) };
+        crate::dispatch::arm();
+        (call.0)(call.1);
+        std::ptr::null_mut()
+    }
+    let call = Box::into_raw(Box::new(Call(function, value)));
+    let mut thread: pthread_t = 0;
+    // SAFETY: the thread takes the call; nobody joins it.
+    unsafe {
+        match libc::pthread_create(&raw mut thread, attributes, begin, call.cast()) {
+            0 => drop(libc::pthread_detach(thread)),
+            _ => drop(Box::from_raw(call)),
+        }
     }
 }
 
@@ -69,34 +113,46 @@ fn sync_now(block: &Block) -> Outcome<ssize_t> {
     sync_fd(block.fd).map(|_| 0)
 }
 
-/// A list that is all ours is done here; a mixed one is refused, so that no part is done twice.
-fn list(blocks: *const *mut aiocb, count: c_int) -> Outcome<c_int> {
+type List = unsafe extern "C" fn(c_int, *const *mut aiocb, c_int, *mut c_void) -> c_int;
+
+static REAL_LIST: hook::Real = hook::Real::new("lio_listio\0");
+
+/// What is ours is done here; the rest of the list is the C library's.
+fn list(mode: c_int, blocks: *const *mut aiocb, count: c_int, event: *mut Event) -> Outcome<c_int> {
     let count = usize::try_from(count).unwrap_or(0);
     let bytes = mem::readable(blocks.cast(), count * size_of::<usize>())?;
-    let blocks: Vec<*mut aiocb> = bytes
+    let blocks = bytes
         .chunks_exact(size_of::<usize>())
-        .map(|word| usize::from_ne_bytes(word.try_into().unwrap_or_default()) as *mut aiocb)
-        .filter(|block| !block.is_null())
-        .collect();
-    let mut mine = 0;
-    for control in &blocks {
-        mine += usize::from(ours(block(*control)?.fd).is_ok());
+        .map(|word| usize::from_ne_bytes(word.try_into().unwrap_or_default()) as *mut aiocb);
+    let (mut mine, mut others) = (Vec::new(), Vec::new());
+    for control in blocks.filter(|control| !control.is_null()) {
+        if ours(block(control)?.fd).is_ok() { mine.push(control) } else { others.push(control) }
     }
-    match mine {
-        0 => return Err(Stop::Foreign),
-        all if all == blocks.len() => {}
-        _ => return fail(libc::EINVAL),
+    if mine.is_empty() || !matches!(mode, libc::LIO_WAIT | libc::LIO_NOWAIT) {
+        return Err(Stop::Foreign);
     }
     let mut failed = false;
-    for control in blocks {
+    for control in mine {
         match block(control)?.opcode {
             libc::LIO_READ => perform(control, read_now)?,
             libc::LIO_WRITE => perform(control, write_now)?,
-            _ => 0,
+            _ => continue,
         };
         failed |= block(control)?.error != 0;
     }
-    if failed { fail(libc::EIO) } else { Ok(0) }
+    if let (false, Some(real)) = (others.is_empty(), REAL_LIST.address()) {
+        // SAFETY: the C library's function of this name has this signature.
+        let done = unsafe {
+            let real: List = std::mem::transmute(real);
+            real(mode, others.as_ptr(), others.len() as c_int, event.cast())
+        };
+        if done != 0 {
+            return Err(Errno::last().into());
+        }
+    } else if mode == libc::LIO_NOWAIT && !event.is_null() {
+        notify(&mem::take(event)?);
+    }
+    if failed && mode == libc::LIO_WAIT { fail(libc::EIO) } else { Ok(0) }
 }
 
 /// What is done cannot be cancelled.
@@ -109,7 +165,7 @@ hook::hooks! {
     fn [aio_read, aio_read64](control: *mut aiocb) -> c_int => perform(control, read_now);
     fn [aio_write, aio_write64](control: *mut aiocb) -> c_int => perform(control, write_now);
     fn [aio_fsync, aio_fsync64](_how: c_int, control: *mut aiocb) -> c_int => perform(control, sync_now);
-    fn [lio_listio, lio_listio64](_mode: c_int, blocks: *const *mut aiocb, count: c_int, _event: *mut sigevent)
-        -> c_int => list(blocks, count);
+    fn [lio_listio, lio_listio64](mode: c_int, blocks: *const *mut aiocb, count: c_int, event: *mut Event)
+        -> c_int => list(mode, blocks, count, event);
     fn [aio_cancel, aio_cancel64](fd: c_int, _control: *mut aiocb) -> c_int => cancel(fd);
 }

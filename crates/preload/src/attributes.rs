@@ -4,20 +4,20 @@ use crate::backing::Kind;
 use crate::errno::{Errno, Outcome, fail};
 use crate::place::{Subject, ours, subject};
 use crate::{engine, hook, mem};
+use forebay_client::XattrMode;
 use forebay_model::{Change, ErrorKind, FileId, Gid, Name, SetTime, Time, Uid};
-use forebay_wire::XattrMode;
 use libc::{c_char, c_int, c_void, gid_t, mode_t, size_t, ssize_t, timespec, timeval, uid_t};
 
 const HERE: c_int = libc::AT_FDCWD;
 const NOFOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
 
 /// The file meant by a path.
-fn file_at(dirfd: c_int, path: *const c_char, flags: c_int) -> Outcome<FileId> {
+pub(crate) fn file_at(dirfd: c_int, path: *const c_char, flags: c_int) -> Outcome<FileId> {
     subject(dirfd, path, flags)?.id(flags & NOFOLLOW == 0)
 }
 
 /// The file behind a descriptor, held so that the service shows it whatever became of its name.
-fn file_of(fd: c_int) -> Outcome<FileId> {
+pub(crate) fn file_of(fd: c_int) -> Outcome<FileId> {
     let open = ours(fd)?;
     match open.kind() {
         Kind::Path => return fail(libc::EBADF),
@@ -27,17 +27,17 @@ fn file_of(fd: c_int) -> Outcome<FileId> {
     Ok(open.id())
 }
 
-fn change(file: Outcome<FileId>, change: Change) -> Outcome<c_int> {
+pub(crate) fn change(file: Outcome<FileId>, change: Change) -> Outcome<c_int> {
     let file = file?;
     engine::run(|engine| engine.by_id().set_attr(file, change))?;
     Ok(0)
 }
 
-fn mode(mode: mode_t) -> Change {
+pub(crate) fn mode(mode: mode_t) -> Change {
     Change { mode: Some((mode & 0o7777) as u16), ..Change::default() }
 }
 
-fn owner(uid: uid_t, gid: gid_t) -> Change {
+pub(crate) fn owner(uid: uid_t, gid: gid_t) -> Change {
     let (uid, gid) = ((uid != uid_t::MAX).then_some(Uid(uid)), (gid != gid_t::MAX).then_some(Gid(gid)));
     Change { uid, gid, ..Change::default() }
 }
@@ -51,7 +51,7 @@ fn set_time(time: timespec) -> Outcome<Option<SetTime>> {
     }
 }
 
-fn times(list: *const timespec) -> Outcome<Change> {
+pub(crate) fn times(list: *const timespec) -> Outcome<Change> {
     if list.is_null() {
         let now = Some(SetTime::Now);
         return Ok(Change { atime: now, mtime: now, ..Change::default() });
@@ -60,7 +60,7 @@ fn times(list: *const timespec) -> Outcome<Change> {
     Ok(Change { atime: set_time(atime)?, mtime: set_time(mtime)?, ..Change::default() })
 }
 
-fn old_times(list: *const timeval) -> Outcome<Change> {
+pub(crate) fn old_times(list: *const timeval) -> Outcome<Change> {
     if list.is_null() {
         return times(std::ptr::null());
     }
@@ -72,7 +72,7 @@ fn old_times(list: *const timeval) -> Outcome<Change> {
     times([fine(pair[0])?, fine(pair[1])?].as_ptr())
 }
 
-fn oldest_times(pair: *const libc::utimbuf) -> Outcome<Change> {
+pub(crate) fn oldest_times(pair: *const libc::utimbuf) -> Outcome<Change> {
     if pair.is_null() {
         return times(std::ptr::null());
     }
@@ -118,7 +118,12 @@ fn hand_out(value: &[u8], into: *mut c_void, size: size_t) -> Outcome<ssize_t> {
     Ok(value.len() as ssize_t)
 }
 
-fn get(file: Outcome<FileId>, name: *const c_char, into: *mut c_void, size: size_t) -> Outcome<ssize_t> {
+pub(crate) fn get(
+    file: Outcome<FileId>,
+    name: *const c_char,
+    into: *mut c_void,
+    size: size_t,
+) -> Outcome<ssize_t> {
     let file = file?;
     let name = match attribute(name) {
         Err(crate::errno::Stop::Errno(Errno(libc::EOPNOTSUPP))) => return fail(libc::ENODATA),
@@ -128,7 +133,7 @@ fn get(file: Outcome<FileId>, name: *const c_char, into: *mut c_void, size: size
     hand_out(&value, into, size)
 }
 
-fn set(
+pub(crate) fn set(
     file: Outcome<FileId>,
     name: *const c_char,
     value: *const c_void,
@@ -150,27 +155,27 @@ fn set(
     Ok(0)
 }
 
-fn list(file: Outcome<FileId>, into: *mut c_char, size: size_t) -> Outcome<ssize_t> {
+pub(crate) fn list(file: Outcome<FileId>, into: *mut c_char, size: size_t) -> Outcome<ssize_t> {
     let file = file?;
     let names = engine::run(|engine| engine.by_id().list_xattr(file))?;
     let all: Vec<u8> = names.iter().flat_map(|name| [name.as_bytes(), b"\0"].concat()).collect();
     hand_out(&all, into.cast(), size)
 }
 
-fn remove(file: Outcome<FileId>, name: *const c_char) -> Outcome<c_int> {
+pub(crate) fn remove(file: Outcome<FileId>, name: *const c_char) -> Outcome<c_int> {
     let (file, name) = (file?, attribute(name)?);
     engine::run(|engine| engine.by_id().remove_xattr(file, name))?;
     Ok(0)
 }
 
 /// Whether a path is ours has to be known before anything else is looked at.
-fn with(file: Outcome<FileId>, what: impl FnOnce() -> Outcome<Change>) -> Outcome<c_int> {
+pub(crate) fn with(file: Outcome<FileId>, what: impl FnOnce() -> Outcome<Change>) -> Outcome<c_int> {
     let file = file?;
     change(Ok(file), what()?)
 }
 
 /// A mode can be set on a link no more than on Linux.
-fn mode_at(dirfd: c_int, path: *const c_char, bits: mode_t, flags: c_int) -> Outcome<c_int> {
+pub(crate) fn mode_at(dirfd: c_int, path: *const c_char, bits: mode_t, flags: c_int) -> Outcome<c_int> {
     let subject = subject(dirfd, path, flags)?;
     if flags & NOFOLLOW != 0 && subject.attr(false)?.kind == forebay_model::FileKind::Symlink {
         return fail(libc::EOPNOTSUPP);

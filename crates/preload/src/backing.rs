@@ -6,14 +6,14 @@
 
 use crate::errno::{Errno, Outcome, fail};
 use crate::open::Open;
-use crate::table;
+use crate::{locks, table};
+use forebay_client::Token;
 use forebay_model::FileId;
-use forebay_wire::Token;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, RawDir, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"forebay1");
 const SIZE: usize = 8192;
@@ -41,6 +41,8 @@ pub(crate) struct Header {
     /// The flags that `fcntl` can change.
     pub(crate) flags: AtomicU32,
     path_len: u32,
+    /// A descriptor whose lock stands for this open file's, in all processes that inherit both; 0: none.
+    pub(crate) lock: AtomicI32,
     file: u64,
     token_len: u32,
     token: [u8; TOKEN],
@@ -112,7 +114,7 @@ impl Header {
 pub(crate) fn create(birth: &Birth<'_>, cloexec: bool) -> Outcome<(OwnedFd, Mapped)> {
     let mut flags = MemfdFlags::ALLOW_SEALING;
     flags.set(MemfdFlags::CLOEXEC, cloexec);
-    let fd = rustix::fs::memfd_create(c"forebay", flags)?;
+    let fd = memory_file(flags)?;
     rustix::fs::ftruncate(&fd, SIZE as u64)?;
     rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(SIZE as u64))?;
     let mapped = map(&fd)?;
@@ -138,6 +140,14 @@ pub(crate) fn create(birth: &Birth<'_>, cloexec: bool) -> Outcome<(OwnedFd, Mapp
     Ok((fd, mapped))
 }
 
+/// A memory file that nobody can run: some machines allow no other. Older kernels do not know the difference.
+pub(crate) fn memory_file(flags: MemfdFlags) -> rustix::io::Result<OwnedFd> {
+    match rustix::fs::memfd_create(c"forebay", flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(c"forebay", flags),
+        made => made,
+    }
+}
+
 fn map(fd: impl rustix::fd::AsFd) -> Result<Mapped, Errno> {
     // SAFETY: a new mapping at a place of the kernel's choice.
     let place = unsafe {
@@ -157,7 +167,7 @@ fn map(fd: impl rustix::fd::AsFd) -> Result<Mapped, Errno> {
 fn recognise(fd: RawFd) -> Option<(Mapped, u64)> {
     // SAFETY: borrowed for two questions; a descriptor that is closed meanwhile answers with an error.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    if rustix::fs::fcntl_get_seals(fd).ok()? != SEALS {
+    if !rustix::fs::fcntl_get_seals(fd).ok()?.contains(SEALS) {
         return None;
     }
     let stat = rustix::fs::fstat(fd).ok()?;
@@ -166,6 +176,11 @@ fn recognise(fd: RawFd) -> Option<(Mapped, u64)> {
     }
     let mapped = map(fd).ok()?;
     (mapped.magic == MAGIC && mapped.path_len as usize <= PATH).then_some((mapped, stat.st_ino))
+}
+
+/// Whether a descriptor is one of ours as the kernel sees it.
+pub(crate) fn is_ours(fd: RawFd) -> bool {
+    recognise(fd).is_some()
 }
 
 /// Takes over a descriptor that came from elsewhere, if it is one of ours.
@@ -184,6 +199,7 @@ pub(crate) fn adopt_inherited() {
             let held = known.iter().find(|(other, _)| *other == inode).map(|(_, held)| held.clone());
             let held = held.unwrap_or_else(|| {
                 let held = table::hold(Open::inherited(mapped));
+                locks::inherit(&held);
                 known.push((inode, held.clone()));
                 held
             });

@@ -21,6 +21,7 @@ struct Side {
 
 impl Side {
     fn new(fd: c_int, place: *mut off_t) -> Side {
+        life::ready();
         Side { fd, open: table::get(fd), place }
     }
 
@@ -108,7 +109,6 @@ fn copy(from: &Side, to: &Side, len: usize) -> Outcome<ssize_t> {
 }
 
 fn sides(from: &Side, to: &Side, len: usize) -> Outcome<ssize_t> {
-    life::ready();
     if from.open.is_none() && to.open.is_none() {
         return Err(Stop::Foreign);
     }
@@ -124,8 +124,12 @@ pub(crate) fn range(
     to: c_int,
     to_at: *mut off_t,
     len: size_t,
+    flags: c_uint,
 ) -> Outcome<ssize_t> {
     let (from, to) = (Side::new(from, from_at), Side::new(to, to_at));
+    if flags != 0 && (from.open.is_some() || to.open.is_some()) {
+        return fail(libc::EINVAL);
+    }
     if let (Some(one), Some(two)) = (&from.open, &to.open)
         && one.id() == two.id()
         && let (Some(a), Some(b)) = (from.offset()?, to.offset()?)
@@ -139,15 +143,55 @@ pub(crate) fn range(
     sides(&from, &to, len)
 }
 
+pub(crate) fn send(to: c_int, from: c_int, at: *mut off_t, len: size_t) -> Outcome<ssize_t> {
+    sides(&Side::new(from, at), &Side::new(to, std::ptr::null_mut()), len)
+}
+
+/// One side has to be a pipe, as ever.
+pub(crate) fn splice_between(
+    from: c_int,
+    from_at: *mut off_t,
+    to: c_int,
+    to_at: *mut off_t,
+    len: size_t,
+) -> Outcome<ssize_t> {
+    let (from, to) = (Side::new(from, from_at), Side::new(to, to_at));
+    if from.open.is_some() && to.open.is_some() {
+        return fail(libc::EINVAL);
+    }
+    for side in [&from, &to] {
+        if (side.open.is_none() && from.open.is_some() != to.open.is_some()) && !is_pipe(side.fd)? {
+            return fail(libc::EINVAL);
+        }
+    }
+    sides(&from, &to, len)
+}
+
+fn is_pipe(fd: c_int) -> Outcome<bool> {
+    // SAFETY: borrowed for one question; a number that is no descriptor answers with an error.
+    let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) })?;
+    Ok(stat.st_mode & libc::S_IFMT == libc::S_IFIFO)
+}
+
+/// Memory goes into pipes only.
+pub(crate) fn splice_memory(fd: c_int) -> Outcome<ssize_t> {
+    ours(fd)?;
+    fail(libc::EBADF)
+}
+
+pub(crate) fn between_pipes(from: c_int, to: c_int) -> Outcome<ssize_t> {
+    ours(from).or_else(|_| ours(to))?;
+    fail(libc::EINVAL)
+}
+
 hook::hooks! {
     fn [sendfile, sendfile64](to: c_int, from: c_int, at: *mut off_t, len: size_t) -> ssize_t =>
-        sides(&Side::new(from, at), &Side::new(to, std::ptr::null_mut()), len);
-    fn [copy_file_range](from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, _flags: c_uint)
-        -> ssize_t => range(from, from_at, to, to_at, len);
+        send(to, from, at, len);
+    fn [copy_file_range](from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint)
+        -> ssize_t => range(from, from_at, to, to_at, len, flags);
     fn [splice](from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, _flags: c_uint)
-        -> ssize_t => sides(&Side::new(from, from_at), &Side::new(to, to_at), len);
+        -> ssize_t => splice_between(from, from_at, to, to_at, len);
     fn [vmsplice](fd: c_int, _list: *const libc::iovec, _count: size_t, _flags: c_uint) -> ssize_t =>
-        { ours(fd)?; fail(libc::EBADF) };
-    fn [tee](from: c_int, to: c_int, _len: size_t, _flags: c_uint) -> ssize_t =>
-        { ours(from).or_else(|_| ours(to))?; fail(libc::EINVAL) };
+        splice_memory(fd);
+    fn [tee](from: c_int, to: c_int, _len: size_t, _flags: c_uint) -> ssize_t => between_pipes(from, to);
 }

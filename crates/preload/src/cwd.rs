@@ -11,6 +11,7 @@ use crate::{backing, hook, life, mem, path, private};
 use forebay_model::FileKind;
 use libc::{c_char, c_int, size_t};
 use rustix::fs::{CWD, Mode};
+use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -34,7 +35,8 @@ pub(crate) fn inside() -> Option<Vec<u8>> {
         STATE.store(if parked.is_some() { INSIDE } else { ELSEWHERE }, Ordering::Release);
     }
     match STATE.load(Ordering::Acquire) {
-        INSIDE => Some(HERE.with(|here| here.clone())).filter(|here| !here.is_empty()),
+        // A child that was forked in the middle of a change finds nothing here, and asks the kernel.
+        INSIDE => Some(HERE.with(|here| here.clone())).filter(|here| !here.is_empty()).or_else(parked),
         _ => None,
     }
 }
@@ -50,8 +52,8 @@ fn parked() -> Option<Vec<u8>> {
     (mine && path::inside(&life::config().prefix, here).is_some()).then(|| here.to_vec())
 }
 
-/// Parks the kernel where `here` is spelt.
-fn park(here: &[u8]) -> Outcome<()> {
+/// Where the kernel is parked for a working directory: made if it is not there.
+pub(crate) fn parking(here: &[u8]) -> Outcome<CString> {
     let mut dir = private::dir()?.as_os_str().as_bytes().to_vec();
     dir.extend_from_slice(MARK);
     let first = dir.len();
@@ -62,17 +64,22 @@ fn park(here: &[u8]) -> Outcome<()> {
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(rustix::process::chdir(&dir[..])?)
+    Ok(CString::new(dir).map_err(|_| Errno(libc::ENOENT))?)
 }
 
-fn enter(place: &Place, full: &[u8]) -> Outcome<c_int> {
+/// Whether this process may have a place as its working directory.
+pub(crate) fn may_enter(place: &Place) -> Outcome<()> {
     let attr = place.find(true)?;
     if attr.kind != FileKind::Directory {
         return fail(libc::ENOTDIR);
     }
-    crate::names::may_search(attr.id)?;
+    crate::names::may_search(attr.id)
+}
+
+fn enter(place: &Place, full: &[u8]) -> Outcome<c_int> {
+    may_enter(place)?;
     let here = path::normal(full);
-    park(&here)?;
+    rustix::process::chdir(parking(&here)?)?;
     // Whoever borrows its parent's memory moves alone.
     if !life::is_borrowed() {
         HERE.with(|known| *known = here);
@@ -82,7 +89,7 @@ fn enter(place: &Place, full: &[u8]) -> Outcome<c_int> {
 }
 
 /// The working directory moves by a call of the C library's.
-fn forget() {
+pub(crate) fn forget() {
     if !life::is_borrowed() {
         STATE.store(UNKNOWN, Ordering::Release);
     }
@@ -132,6 +139,7 @@ hook::hooks! {
     fn [getcwd](buffer: *mut c_char, size: size_t) -> *mut c_char => tell(buffer, size);
     fn [__getcwd_chk](buffer: *mut c_char, size: size_t, _room: size_t) -> *mut c_char => tell(buffer, size);
     fn [getwd](buffer: *mut c_char) -> *mut c_char => tell(buffer, mem::PATH_MAX);
+    fn [__getwd_chk](buffer: *mut c_char, room: size_t) -> *mut c_char => tell(buffer, room);
     fn [get_current_dir_name]() -> *mut c_char => tell(std::ptr::null_mut(), 0);
 }
 

@@ -52,12 +52,15 @@ pub(crate) fn read_into(open: &Open, at: At, into: &mut [u8]) -> Outcome<usize> 
 
 /// Writes memory of the caller or of ours.
 pub(crate) fn write_from(open: &Open, at: At, from: &[u8]) -> Outcome<usize> {
+    write_how(open, at, from, open.flags.load(Ordering::Relaxed) & libc::O_APPEND as u32 != 0)
+}
+
+fn write_how(open: &Open, at: At, from: &[u8], appends: bool) -> Outcome<usize> {
     let file = open.for_writing()?;
     if from.is_empty() {
         return Ok(0);
     }
     let len = from.len() as u64;
-    let appends = open.flags.load(Ordering::Relaxed) & libc::O_APPEND as u32 != 0;
     let pwrite = |offset: u64| engine::run(|_| file.pwrite(offset, from));
     match at {
         // As on Linux, `pwrite` appends too where the file is open for that.
@@ -145,18 +148,22 @@ pub(crate) fn read_vector(fd: c_int, list: *const iovec, count: c_int, at: At) -
     Ok(count as ssize_t)
 }
 
-pub(crate) fn write_vector(fd: c_int, list: *const iovec, count: c_int, at: At) -> Outcome<ssize_t> {
-    let open = ours(fd)?;
-    let list = vectors(list, count)?;
+/// All that a list of buffers holds, in one piece.
+fn gathered(list: &[iovec]) -> Outcome<std::borrow::Cow<'_, [u8]>> {
     if let [one] = list {
-        return Ok(write_from(&open, at, mem::readable(one.iov_base, one.iov_len.min(MOST))?)? as ssize_t);
+        return Ok(mem::readable(one.iov_base, one.iov_len.min(MOST))?.into());
     }
     let mut whole = Vec::new();
     for part in list {
         whole.extend_from_slice(mem::readable(part.iov_base, part.iov_len)?);
     }
     whole.truncate(MOST);
-    Ok(write_from(&open, at, &whole)? as ssize_t)
+    Ok(whole.into())
+}
+
+pub(crate) fn write_vector(fd: c_int, list: *const iovec, count: c_int, at: At) -> Outcome<ssize_t> {
+    let open = ours(fd)?;
+    Ok(write_from(&open, at, &gathered(vectors(list, count)?)?)? as ssize_t)
 }
 
 /// The `v2` calls: −1 means the current offset.
@@ -170,7 +177,18 @@ fn flags2(fd: c_int, flags: c_int) -> Outcome<()> {
     if flags & !known != 0 { fail(libc::EOPNOTSUPP) } else { Ok(()) }
 }
 
-fn write_vector2(
+pub(crate) fn read_vector2(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> Outcome<ssize_t> {
+    flags2(fd, flags)?;
+    read_vector(fd, list, count, at2(offset)?)
+}
+
+pub(crate) fn write_vector2(
     fd: c_int,
     list: *const iovec,
     count: c_int,
@@ -179,23 +197,15 @@ fn write_vector2(
 ) -> Outcome<ssize_t> {
     flags2(fd, flags)?;
     let open = ours(fd)?;
-    let written = if flags & libc::RWF_APPEND != 0 {
-        let mut whole = Vec::new();
-        for part in vectors(list, count)? {
-            whole.extend_from_slice(mem::readable(part.iov_base, part.iov_len)?);
-        }
-        let end = append(&*open.for_writing()?, &whole)?;
-        if offset == -1 {
-            open.offset.store(end, Ordering::Release);
-        }
-        whole.len() as ssize_t
-    } else {
-        write_vector(fd, list, count, at2(offset)?)?
+    let bytes = gathered(vectors(list, count)?)?;
+    let written = match flags & libc::RWF_APPEND {
+        0 => write_from(&open, at2(offset)?, &bytes)?,
+        _ => write_how(&open, at2(offset)?, &bytes, true)?,
     };
     if flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0 {
         sync_fd(fd)?;
     }
-    Ok(written)
+    Ok(written as ssize_t)
 }
 
 pub(crate) fn seek(fd: c_int, offset: off_t, whence: c_int) -> Outcome<off_t> {
@@ -254,6 +264,7 @@ pub(crate) fn truncate_open(fd: c_int, size: off_t) -> Outcome<c_int> {
     }
     let (file, size) = (open.for_writing()?, length(size)?);
     engine::run(|_| file.truncate(size))?;
+    crate::map::zeroed(open.id(), size, u64::MAX);
     Ok(0)
 }
 
@@ -265,6 +276,7 @@ pub(crate) fn truncate_path(path: *const c_char, size: off_t) -> Outcome<c_int> 
     }
     let size = length(size)?;
     engine::run(|engine| engine.by_id().truncate(attr.id, size))?;
+    crate::map::zeroed(attr.id, size, u64::MAX);
     Ok(0)
 }
 
@@ -280,12 +292,14 @@ pub(crate) fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> Out
     let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     match mode & !libc::FALLOC_FL_KEEP_SIZE {
         0 => {}
-        libc::FALLOC_FL_PUNCH_HOLE if keep => engine::run(|_| file.punch(start, len))?,
-        libc::FALLOC_FL_ZERO_RANGE => engine::run(|_| file.punch(start, len))?,
+        hole if hole == libc::FALLOC_FL_ZERO_RANGE || (hole == libc::FALLOC_FL_PUNCH_HOLE && keep) => {
+            engine::run(|_| file.punch(start, len))?;
+            crate::map::zeroed(open.id(), start, end);
+        }
         _ => return fail(libc::EOPNOTSUPP),
     }
-    if !keep && open.attr()?.size < end {
-        engine::run(|_| file.truncate(end))?;
+    if !keep {
+        engine::run(|_| file.extend(end))?;
     }
     Ok(0)
 }
@@ -298,8 +312,18 @@ fn posix_allocate(fd: c_int, offset: off_t, len: off_t) -> Outcome<c_int> {
     }
 }
 
-fn advise(fd: c_int) -> Outcome<c_int> {
-    ours(fd).map(|_| 0)
+/// Advice is taken, not followed. `posix_fadvise` returns its error.
+pub(crate) fn advise(fd: c_int, advice: c_int) -> Outcome<c_int> {
+    ours(fd)?;
+    Ok(if (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice) { 0 } else { libc::EINVAL })
+}
+
+/// Everything of ours is synced as well, if there is anything.
+fn sync_all() -> Outcome<()> {
+    if engine::started().is_some() {
+        engine::run(|engine| engine.client().sync_all())?;
+    }
+    Err(Stop::Foreign)
 }
 
 hook::hooks! {
@@ -320,10 +344,10 @@ hook::hooks! {
     fn [pwritev, pwritev64](fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t =>
         write_vector(fd, list, count, At::offset(offset)?);
     fn [preadv2, preadv64v2](fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t =>
-        { flags2(fd, flags)?; read_vector(fd, list, count, at2(offset)?) };
+        read_vector2(fd, list, count, offset, flags);
     fn [pwritev2, pwritev64v2](fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t =>
         write_vector2(fd, list, count, offset, flags);
-    fn [lseek, lseek64, __lseek](fd: c_int, offset: off_t, whence: c_int) -> off_t => seek(fd, offset, whence);
+    fn [lseek, lseek64, llseek, __lseek](fd: c_int, offset: off_t, whence: c_int) -> off_t => seek(fd, offset, whence);
     fn [fsync, fdatasync, syncfs](fd: c_int) -> c_int => sync_fd(fd);
     fn [sync_file_range](fd: c_int, _offset: off_t, _len: off_t, _flags: libc::c_uint) -> c_int => sync_fd(fd);
     fn [ftruncate, ftruncate64](fd: c_int, size: off_t) -> c_int => truncate_open(fd, size);
@@ -332,6 +356,8 @@ hook::hooks! {
         allocate(fd, mode, offset, len);
     fn [posix_fallocate, posix_fallocate64](fd: c_int, offset: off_t, len: off_t) -> c_int =>
         posix_allocate(fd, offset, len);
-    fn [posix_fadvise, posix_fadvise64](fd: c_int, _offset: off_t, _len: off_t, _advice: c_int) -> c_int => advise(fd);
-    fn [readahead](fd: c_int, _offset: off_t, _len: size_t) -> ssize_t => advise(fd).map(|_| 0);
+    fn [posix_fadvise, posix_fadvise64](fd: c_int, _offset: off_t, _len: off_t, advice: c_int) -> c_int =>
+        advise(fd, advice);
+    fn [readahead](fd: c_int, _offset: off_t, _len: size_t) -> ssize_t => ours(fd).map(|_| 0);
+    fn [sync]() -> () => sync_all();
 }

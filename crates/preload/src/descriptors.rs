@@ -52,6 +52,15 @@ fn note(fd: c_int, held: Option<&Held>) {
     stdio::changed(fd);
 }
 
+/// The C library has changed standard descriptors past us: looks at what they are now.
+pub(crate) fn look_again() {
+    for fd in 0..3 {
+        if table::get(fd).is_some() && !backing::is_ours(fd) {
+            note(fd, None);
+        }
+    }
+}
+
 fn duplicate(fd: c_int, command: c_int, least: c_int) -> Outcome<c_int> {
     let open = ours(fd)?;
     let new = plain(libc::SYS_fcntl, [fd as usize, command as usize, least as usize])?;
@@ -73,7 +82,15 @@ pub(crate) fn duplicate_to(old: c_int, new: c_int, flags: c_int) -> Outcome<c_in
     }
     plain(libc::SYS_dup3, [old as usize, new as usize, flags as usize])?;
     note(new, from.as_ref());
+    if let Some(closed) = to {
+        locks::closing(closed.id());
+    }
     Ok(new)
+}
+
+/// Puts an open file on a hidden descriptor of ours, which stays hidden.
+pub(crate) fn replace(old: c_int, hidden: c_int) -> Outcome<c_int> {
+    plain(libc::SYS_dup3, [old as usize, hidden as usize, libc::O_CLOEXEC as usize])
 }
 
 pub(crate) fn duplicate_to_same(old: c_int, new: c_int) -> Outcome<c_int> {
@@ -85,9 +102,10 @@ pub(crate) fn duplicate_to_same(old: c_int, new: c_int) -> Outcome<c_int> {
 
 /// Closes a range, but for what is ours alone.
 pub(crate) fn close_some(first: c_uint, last: c_uint, flags: c_uint) -> Outcome<c_int> {
+    const UNSHARE: c_uint = 2;
     const CLOEXEC: c_uint = 4;
     life::ready();
-    if first > last {
+    if first > last || flags & !(UNSHARE | CLOEXEC) != 0 {
         return fail(libc::EINVAL);
     }
     let (low, high) =
@@ -164,16 +182,22 @@ pub(crate) fn device_control(fd: c_int, request: c_ulong, argument: *mut c_void)
     }
 }
 
-/// Moves a descriptor of our own out of the way of the application's, and hides it.
-pub(crate) fn lift(fd: c_int) -> Outcome<c_int> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
-    let high = limit.min(1 << 20).saturating_sub(64) as usize;
-    let lifted = plain(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, high]);
-    let Ok(lifted) = lifted else {
-        table::hide(fd);
-        return Ok(fd);
-    };
+/// Where descriptors of our own begin if the limit allows: out of the way, but not so high that the kernel's table,
+/// which every `fork` copies, becomes large.
+const HIGH: u64 = 4096;
+
+/// Moves a descriptor of our own out of the way of the application's.
+pub(crate) fn out_of_the_way(fd: c_int, command: c_int) -> Outcome<c_int> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(HIGH);
+    let high = limit.min(HIGH).saturating_sub(64) as usize;
+    let Ok(lifted) = plain(libc::SYS_fcntl, [fd as usize, command as usize, high]) else { return Ok(fd) };
     plain(libc::SYS_close, [fd as usize, 0, 0])?;
+    Ok(lifted)
+}
+
+/// The same, and hides it.
+pub(crate) fn lift(fd: c_int) -> Outcome<c_int> {
+    let lifted = out_of_the_way(fd, libc::F_DUPFD_CLOEXEC)?;
     table::hide(lifted);
     Ok(lifted)
 }
@@ -186,7 +210,8 @@ fn own(number: i64, args: [usize; 3]) -> Outcome<c_int> {
     lift(plain(number, args)?)
 }
 
-/// The same for two at once.
+/// The same for two at once. Only the runtime's signal pipe comes this way, which belongs to the process, not to an
+/// engine: a forked child keeps it.
 fn own_pair(domain: c_int, kind: c_int, protocol: c_int, into: *mut c_int) -> Outcome<c_int> {
     if !is_internal() {
         return Err(Stop::Foreign);
@@ -197,7 +222,9 @@ fn own_pair(domain: c_int, kind: c_int, protocol: c_int, into: *mut c_int) -> Ou
         ask(libc::SYS_socketpair, args)?;
         into.cast::<[c_int; 2]>().read()
     };
-    mem::give(into.cast(), [lift(one)?, lift(two)?])?;
+    let pair = [one, two].map(|fd| out_of_the_way(fd, libc::F_DUPFD_CLOEXEC).unwrap_or(fd));
+    pair.iter().for_each(|fd| table::keep(*fd));
+    mem::give(into.cast(), pair)?;
     Ok(0)
 }
 
@@ -211,15 +238,38 @@ fn close_any(fd: c_int) -> Outcome<c_int> {
 }
 
 /// A message may bring descriptors, and they may be ours.
-fn receive(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> Outcome<isize> {
+pub(crate) fn receive(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> Outcome<isize> {
     if is_internal() || mem::take(message).map_or(true, |message| message.msg_control.is_null()) {
         return Err(Stop::Foreign);
     }
     // SAFETY: the application's own arguments, the way it wanted them.
     let count = unsafe { ask(libc::SYS_recvmsg, [fd as usize, message as usize, flags as usize, 0, 0, 0]) }?;
+    adopt_from(message);
+    Ok(count)
+}
+
+/// The same for several messages.
+pub(crate) fn receive_many(
+    fd: c_int,
+    messages: *mut libc::mmsghdr,
+    room: c_uint,
+    flags: c_int,
+    timeout: *mut libc::timespec,
+) -> Outcome<c_int> {
+    let args = [fd as usize, messages as usize, room as usize, flags as usize, timeout as usize, 0];
+    // SAFETY: as above.
+    let count = unsafe { ask(libc::SYS_recvmmsg, args) }?;
+    for at in 0..count {
+        // SAFETY: the kernel has filled this many messages.
+        adopt_from(unsafe { &raw mut (*messages.offset(at)).msg_hdr });
+    }
+    Ok(count as c_int)
+}
+
+fn adopt_from(message: *const libc::msghdr) {
     life::ready();
     if life::is_borrowed() {
-        return Ok(count);
+        return;
     }
     // SAFETY: the kernel has just filled the message and its control buffer.
     unsafe {
@@ -233,11 +283,12 @@ fn receive(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> Outcome<isize
             header = libc::CMSG_NXTHDR(message, part);
         }
     }
-    Ok(count)
 }
 
 hook::hooks! {
     fn [recvmsg](fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize => receive(fd, message, flags);
+    fn [recvmmsg](fd: c_int, messages: *mut libc::mmsghdr, room: c_uint, flags: c_int, timeout: *mut libc::timespec)
+        -> c_int => receive_many(fd, messages, room, flags, timeout);
     fn [close, __close](fd: c_int) -> c_int => close_any(fd);
     fn [dup](fd: c_int) -> c_int => duplicate(fd, libc::F_DUPFD, 0);
     fn [dup2, __dup2](old: c_int, new: c_int) -> c_int => duplicate_to_same(old, new);

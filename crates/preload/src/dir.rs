@@ -66,7 +66,7 @@ impl Reader {
         }
         let cookie = if self.place == FIRST { 0 } else { self.place };
         let (entries, _) = engine::run(|engine| engine.by_id().read_dir(dir, cookie, PAGE, false))?;
-        let item = |entry: forebay_wire::Entry| Item {
+        let item = |entry: forebay_client::Entry| Item {
             name: entry.name.as_bytes().to_vec(),
             file: entry.file,
             kind: entry.kind,

@@ -3,6 +3,7 @@
 //! Requests run on threads of the library; the calling thread waits, with nothing locked and its signals as they
 //! were, so that handlers may call in again.
 
+use crate::dispatch;
 use crate::errno::Errno;
 use crate::life::{self, config};
 use crate::lock::Lock;
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::OnceCell;
 
 static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
 static START: Lock<()> = Lock::new(());
@@ -26,16 +28,17 @@ const WORKERS: usize = 2;
 pub(crate) struct Engine {
     generation: u64,
     runtime: Runtime,
-    client: Client,
+    client: OnceCell<Client>,
 }
 
 impl Engine {
     pub(crate) fn by_id(&self) -> &ById {
-        self.client.by_id()
+        self.client().by_id()
     }
 
+    /// The client: there once [`engine`] has given this engine out.
     pub(crate) fn client(&self) -> &Client {
-        &self.client
+        self.client.get().expect("engines are given out connected")
     }
 
     /// Runs something that nobody waits for.
@@ -45,11 +48,16 @@ impl Engine {
     }
 }
 
-/// The engine of this life, if it has been started.
-pub(crate) fn started() -> Option<&'static Engine> {
+/// The threads of this life, if they run.
+fn threads() -> Option<&'static Engine> {
     let engine = ENGINE.load(Ordering::Acquire);
     // SAFETY: engines are never freed: a child leaves its parent's where it is.
     unsafe { engine.as_ref() }.filter(|engine| engine.generation == life::generation())
+}
+
+/// The engine of this life, if it has been started and connected.
+pub(crate) fn started() -> Option<&'static Engine> {
+    threads().filter(|engine| engine.client.initialized())
 }
 
 fn engine() -> std::result::Result<&'static Engine, Errno> {
@@ -60,14 +68,18 @@ fn engine() -> std::result::Result<&'static Engine, Errno> {
         // Threads made here would end with this process, and the parent would wait for them.
         return Err(Errno(libc::EAGAIN));
     }
-    START.with(|()| match started() {
+    let engine = START.with(|()| match threads() {
         Some(engine) => Ok(engine),
         None => {
             let engine: &'static Engine = Box::leak(Box::new(start()?));
             ENGINE.store(std::ptr::from_ref(engine).cast_mut(), Ordering::Release);
-            Ok(engine)
+            crate::counts::join();
+            Ok::<_, Error>(engine)
         }
-    })
+    })?;
+    // Waited for like everything else: a service far away must not keep signals from the application.
+    wait_for(engine, async { engine.client.get_or_try_init(connect).await.map(drop) })?;
+    Ok(engine)
 }
 
 fn start() -> Result<Engine> {
@@ -78,6 +90,10 @@ fn start() -> Result<Engine> {
         .enable_all()
         .build()
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start threads: {error}")))?;
+    Ok(Engine { generation: life::generation(), runtime, client: OnceCell::new() })
+}
+
+async fn connect() -> Result<Client> {
     let address = match &config().service {
         Some(name) => name.parse()?,
         None => Address::Unix(default_socket()),
@@ -86,13 +102,7 @@ fn start() -> Result<Engine> {
     if let Some(key) = &config().key {
         settings.credential = Credential::File(PathBuf::from(key));
     }
-    match runtime.block_on(Client::connect(settings)) {
-        Ok(client) => Ok(Engine { generation: life::generation(), runtime, client }),
-        Err(error) => {
-            runtime.shutdown_background();
-            Err(error)
-        }
-    }
+    Client::connect(settings).await
 }
 
 /// Where a service of this user or of the machine listens.
@@ -138,11 +148,22 @@ where
     T: Send + 'a,
     F: Future<Output = Result<T>> + Send + 'a,
 {
+    let counted = crate::counts::Counted::begin();
+    let result = engine().and_then(|engine| wait_for(engine, make(engine)));
+    counted.end(&result);
+    result
+}
+
+/// Has the engine's threads do something, and waits for it.
+fn wait_for<'a, T, F>(engine: &'static Engine, work: F) -> std::result::Result<T, Errno>
+where
+    T: Send + 'a,
+    F: Future<Output = Result<T>> + Send + 'a,
+{
     let slot = Slot { done: AtomicU32::new(0), value: UnsafeCell::new(None) };
     {
         let _quiet = Quiet::begin();
-        let engine = engine()?;
-        let (work, slot) = (make(engine), &slot);
+        let slot = &slot;
         let work: Pin<Box<dyn Future<Output = ()> + Send + '_>> = Box::pin(async move {
             let _finish = Finish(&slot.done);
             let value = work.await;
@@ -156,7 +177,7 @@ where
     }
     while slot.done.load(Ordering::Acquire) == 0 {
         // A signal or a value that has changed meanwhile: look again.
-        let _ = futex::wait(&slot.done, futex::Flags::PRIVATE, 0, None);
+        let _ = dispatch::waiting(|| futex::wait(&slot.done, futex::Flags::PRIVATE, 0, None));
     }
     match slot.value.into_inner() {
         Some(Ok(value)) => Ok(value),

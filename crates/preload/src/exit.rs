@@ -54,7 +54,8 @@ pub(crate) fn let_go() {
     wait_for_closes();
 }
 
-fn wait_for_closes() {
+/// Waits until what was closed is closed at the service too, for a while.
+pub(crate) fn wait_for_closes() {
     loop {
         let left = UNDER_WAY.load(Ordering::Acquire);
         if left == 0 {

@@ -1,8 +1,10 @@
 //! How one function of the C library is taken over.
 //!
 //! A hook's body says what becomes of the call ([`Outcome`]); everything else is the same for all of them: no panic
-//! leaves it, errors become error numbers, and what is not ours goes to the next library that has the function.
+//! leaves it, errors become error numbers, what succeeds leaves the error number alone, and what is not ours goes to
+//! the next library that has the function.
 
+use crate::dispatch;
 use crate::errno::{Errno, Outcome, Stop};
 use libc::{c_int, c_void};
 use std::ffi::CStr;
@@ -61,6 +63,7 @@ impl Failed for () {
 
 /// Runs the body of a hook; a panic in it is an I/O error.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    let _gate = dispatch::Gate::open();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Stop::Errno(Errno(libc::EIO))))
 }
 
@@ -71,15 +74,18 @@ pub(crate) fn failed<T: Failed>(errno: Errno) -> T {
 }
 
 /// Takes over functions. Several names share a body where their arguments have the same layout. `at path` names the
-/// argument that is replaced when a path leads out of Forebay.
+/// argument that is replaced when a path leads out of Forebay, `failing` the value that means failure where it is not
+/// the usual one of its type.
 macro_rules! hooks {
-    ($(fn [$($name:ident),+ $(,)?] $args:tt -> $ret:ty $(, at $path:ident)? => $body:expr;)*) => {
-        $($crate::hook::hooks! { @each [$($name)+] $args -> $ret, [$($path)?], $body })*
+    ($(fn [$($name:ident),+ $(,)?] $args:tt -> $ret:ty $(, at $path:ident)? $(, failing $failed:expr)? => $body:expr;)*) => {
+        $($crate::hook::hooks! { @each [$($name)+] $args -> $ret, [$($path)?], [$($failed)?], $body })*
     };
-    (@each [$($name:ident)+] $args:tt -> $ret:ty, $path:tt, $body:expr) => {
-        $($crate::hook::hooks! { @one $name $args -> $ret, $path, $body })+
+    (@each [$($name:ident)+] $args:tt -> $ret:ty, $path:tt, $failed:tt, $body:expr) => {
+        $($crate::hook::hooks! { @one $name $args -> $ret, $path, $failed, $body })+
     };
-    (@one $name:ident ($($arg:ident: $type:ty),* $(,)?) -> $ret:ty, [$($path:ident)?], $body:expr) => {
+    (@failed $errno:expr, []) => { $crate::hook::failed($errno) };
+    (@failed $errno:expr, [$failed:expr]) => {{ $errno.set(); $failed }};
+    (@one $name:ident ($($arg:ident: $type:ty),* $(,)?) -> $ret:ty, [$($path:ident)?], $failed:tt, $body:expr) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         // The names are the C library's.
         #[allow(non_snake_case)]
@@ -88,7 +94,7 @@ macro_rules! hooks {
             static REAL: $crate::hook::Real = $crate::hook::Real::new(concat!(stringify!($name), "\0"));
             let real = |$($arg: $type),*| -> $ret {
                 let Some(address) = REAL.address() else {
-                    return $crate::hook::failed($crate::errno::Errno(libc::ENOSYS));
+                    return $crate::hook::hooks! { @failed $crate::errno::Errno(libc::ENOSYS), $failed };
                 };
                 // SAFETY: the C library's function of this name has this signature, and the arguments are the
                 // caller's own.
@@ -97,10 +103,15 @@ macro_rules! hooks {
                     real($($arg),*)
                 }
             };
-            match $crate::hook::guarded(|| $body) {
+            // Whatever the C library does for this call is not asked about again.
+            let _gate = $crate::dispatch::Gate::open();
+            let before = $crate::errno::Errno::last();
+            let outcome = $crate::hook::guarded(|| $body);
+            before.set();
+            match outcome {
                 Ok(value) => value,
                 Err($crate::errno::Stop::Foreign) => real($($arg),*),
-                Err($crate::errno::Stop::Errno(errno)) => $crate::hook::failed(errno),
+                Err($crate::errno::Stop::Errno(errno)) => $crate::hook::hooks! { @failed errno, $failed },
                 Err($crate::errno::Stop::Outside(_outside)) => {
                     $(let $path = _outside.as_ptr();)?
                     real($($arg),*)

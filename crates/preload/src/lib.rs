@@ -5,8 +5,8 @@
 //!
 //! ```text
 //! hook, errno, kernel     how a function is taken over; what an error becomes; system calls as such
-//! life, quiet, lock       forks, signals, and locks that survive them
-//! engine, exit            the client and its threads; closing
+//! life, quiet, lock, heap forks, signals, and locks and memory that survive them
+//! engine, exit, counts    the client and its threads; closing; time spent there
 //! backing, table, open    open files: the kernel's part, this process's table, the service's part
 //! path, place, cwd        which paths are ours, and where they lead
 //! canonical, private      paths without links; a directory of the user's own
@@ -15,8 +15,10 @@
 //! stat, attributes, names attributes and names
 //! dir, tree, temp         listings, walks through trees, temporary names
 //! stdio, map, aio         streams, memory, asynchronous I/O
-//! program                 programs in Forebay, and the end of this one
-//! raw                     the function `syscall`
+//! program, spawn          programs in Forebay, children, and the end of this program
+//! raw, dispatch           the function `syscall`, and system calls that go past the C library's functions
+//! variadic, refused       functions with any number of arguments; what Forebay cannot do
+//! api                     the calls of `forebay.h`
 //! mem, log                memory that may not be there; words for whoever asks
 //! ```
 //!
@@ -27,17 +29,21 @@
 //! **Deliberately absent**: caches; special files; locks between machines.
 
 mod aio;
+pub mod api;
 mod attributes;
 mod backing;
 mod canonical;
 mod copy;
+mod counts;
 mod cwd;
 mod data;
 mod descriptors;
 mod dir;
+mod dispatch;
 mod engine;
 mod errno;
 mod exit;
+mod heap;
 mod hook;
 mod kernel;
 mod life;
@@ -55,8 +61,12 @@ mod private;
 mod program;
 mod quiet;
 mod raw;
+mod refused;
+mod spawn;
 mod stat;
 mod stdio;
 mod table;
 mod temp;
 mod tree;
+#[cfg(target_arch = "x86_64")]
+mod variadic;

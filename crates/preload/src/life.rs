@@ -5,7 +5,7 @@
 //! page; they are known by their process id, and never change what they share.
 
 use crate::log::Log;
-use crate::{backing, path, stdio};
+use crate::{backing, path, stdio, table};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
@@ -22,6 +22,10 @@ pub(crate) struct Config {
     pub(crate) service: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) log: Log,
+    /// The page in which a run is counted.
+    pub(crate) counts: Option<std::ffi::OsString>,
+    /// Whether every system call is intercepted.
+    pub(crate) dispatch: bool,
 }
 
 /// Which life this is: another in every forked child.
@@ -81,6 +85,11 @@ fn reborn(page: &AtomicU64) -> u64 {
         Ok(_) => {
             LATEST.store(next, Ordering::Relaxed);
             PID.store(pid(), Ordering::Relaxed);
+            // The parent's connections would stay open here after its end.
+            table::forget_hidden(|fd| {
+                // SAFETY: a descriptor of the parent's library, of which nothing is left here.
+                unsafe { rustix::io::close(fd) };
+            });
             next
         }
         Err(now) => now,
@@ -132,6 +141,8 @@ pub(crate) fn config() -> &'static Config {
             service: text("FOREBAY_SERVICE"),
             key: text("FOREBAY_KEY"),
             log: Log::named(log.as_deref()),
+            counts: std::env::var_os(forebay_client::COUNTS_VARIABLE).filter(|path| !path.is_empty()),
+            dispatch: bytes("FOREBAY_INTERCEPT").as_deref() == Some(b"dispatch"),
         }
     })
 }
@@ -141,7 +152,10 @@ pub(crate) fn config() -> &'static Config {
 static BEGIN: extern "C" fn() = {
     extern "C" fn begin() {
         // No panic may reach the loader.
-        let _ = std::panic::catch_unwind(ready);
+        let _ = std::panic::catch_unwind(|| {
+            ready();
+            crate::dispatch::begin();
+        });
     }
     begin
 };
@@ -150,6 +164,7 @@ static BEGIN: extern "C" fn() = {
 #[cfg_attr(test, allow(dead_code))]
 static END: extern "C" fn() = {
     extern "C" fn end() {
+        let _gate = crate::dispatch::Gate::open();
         let _ = std::panic::catch_unwind(crate::exit::farewell);
     }
     end

@@ -1,49 +1,121 @@
 //! Locks, between the processes of one user on one machine.
 //!
 //! The service knows no locks. A file that is locked gets an empty twin in the user's private directory, and the
-//! kernel's locks on the twin stand for it. `fcntl` locks belong to the process, as they should; `flock` locks belong
-//! to the open file in this process and its forked children, but are not kept across `exec`.
+//! kernel's locks on the twin stand for it. `fcntl` locks belong to the process, as they should. `flock` locks belong
+//! to the open file: they are a byte of one common twin, on a descriptor that is made before a process divides and
+//! goes where the open file goes, through `fork` and `exec`.
 
 use crate::errno::{Errno, Outcome, fail};
 use crate::kernel::ask;
 use crate::lock::Lock;
 use crate::open::Open;
 use crate::place::ours;
-use crate::{hook, mem, private, table};
+use crate::table::Held;
+use crate::{descriptors, hook, life, mem, private, table};
 use forebay_model::FileId;
 use libc::{c_int, flock as Range, off_t};
-use rustix::fd::{IntoRawFd, RawFd};
+use rustix::fd::{BorrowedFd, IntoRawFd, RawFd};
 use rustix::fs::{CWD, Mode, OFlags};
-use std::sync::atomic::Ordering;
+use rustix::io::FdFlags;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Twins that are open: of a file for `fcntl`, of one open of it for `flock`.
+/// Twins that are open: of a file for `fcntl`, of one open of it for locks that belong to that.
 static TWINS: Lock<Vec<Twin>> = Lock::new(Vec::new());
 
 struct Twin {
     file: FileId,
-    /// The open file's header, for `flock`; 0 for all of the process.
+    /// The open file's header; 0 for all of the process.
     owner: usize,
+    kind: Kind,
     fd: RawFd,
 }
 
-fn twin(file: FileId, owner: usize) -> Outcome<RawFd> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Ranges,
+    Whole,
+}
+
+fn twin_path(name: &str) -> Outcome<PathBuf> {
+    let dir = private::dir()?.join(".forebay-locks");
+    match rustix::fs::mkdirat(CWD, &dir, Mode::RWXU) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(dir.join(name)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// All whole files are locked in one place, so that none of them leaves anything behind.
+const WHOLE: &str = "whole";
+
+fn twin(open: &Open, owner: usize, kind: Kind) -> Outcome<RawFd> {
+    let file = open.id();
     let known = TWINS.with(|twins| {
-        let twin = twins.iter().find(|twin| twin.file == file && twin.owner == owner);
+        let twin = twins.iter().find(|twin| twin.file == file && twin.owner == owner && twin.kind == kind);
         twin.map(|twin| twin.fd)
     });
     if let Some(fd) = known {
         return Ok(fd);
     }
-    let dir = private::dir()?.join(".forebay-locks");
-    match rustix::fs::mkdirat(CWD, &dir, Mode::RWXU) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-        Err(error) => return Err(error.into()),
-    }
+    let name = if kind == Kind::Whole { WHOLE.to_owned() } else { file.to_string() };
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let fd = rustix::fs::openat(CWD, dir.join(file.to_string()), flags, Mode::RUSR | Mode::WUSR)?;
-    let fd = crate::descriptors::lift(fd.into_raw_fd())?;
-    TWINS.with(|twins| twins.push(Twin { file, owner, fd }));
+    let fd = rustix::fs::openat(CWD, twin_path(&name)?, flags, Mode::RUSR | Mode::WUSR)?;
+    let fd = descriptors::out_of_the_way(fd.into_raw_fd(), libc::F_DUPFD_CLOEXEC)?;
+    table::keep(fd);
+    if kind == Kind::Whole {
+        open.lock.store(fd, Ordering::Release);
+    }
+    IN_USE.store(true, Ordering::Relaxed);
+    TWINS.with(|twins| twins.push(Twin { file, owner, kind, fd }));
     Ok(fd)
+}
+
+/// The process is about to divide: from now on its open files have locks in common with those of its child.
+pub(crate) fn prepare_to_share() {
+    go_along(|_| true);
+}
+
+/// The process is about to become another program: locks that are held are held on.
+pub(crate) fn prepare_to_leave() {
+    if IN_USE.load(Ordering::Relaxed) {
+        go_along(|open| open.lock.load(Ordering::Acquire) > 0);
+    }
+}
+
+/// Sees to it that the locks of open files that go along go along.
+fn go_along(concerns: impl Fn(&Open) -> bool) {
+    if !life::is_set_up() || life::is_borrowed() {
+        return;
+    }
+    table::each(0, RawFd::MAX, |fd| {
+        let Some(open) = table::get(fd).filter(|open| concerns(open)) else { return };
+        // SAFETY: borrowed for one question; a descriptor that is closed meanwhile answers with an error.
+        let stays = rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) });
+        let goes_along = stays.is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC));
+        if goes_along && let Ok(lock) = twin(&open, open.address(), Kind::Whole) {
+            // SAFETY: a descriptor of ours, kept as long as the open file.
+            let _ = rustix::io::fcntl_setfd(unsafe { BorrowedFd::borrow_raw(lock) }, FdFlags::empty());
+        }
+    });
+}
+
+/// An inherited open file: the descriptor that stands for its lock may have come along.
+pub(crate) fn inherit(open: &Held) {
+    let fd = open.lock.load(Ordering::Acquire);
+    if fd <= 0 {
+        return;
+    }
+    // SAFETY: borrowed for one question; the number may mean anything or nothing here.
+    let found = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) });
+    let place = twin_path(WHOLE).ok().and_then(|path| rustix::fs::stat(path).ok());
+    match (found, place) {
+        (Ok(found), Some(place)) if (found.st_dev, found.st_ino) == (place.st_dev, place.st_ino) => {}
+        _ => return,
+    }
+    table::keep(fd);
+    IN_USE.store(true, Ordering::Relaxed);
+    let twin = Twin { file: open.id(), owner: open.address(), kind: Kind::Whole, fd };
+    TWINS.with(|twins| twins.push(twin));
 }
 
 fn drop_twins(gone: impl Fn(&Twin) -> bool) {
@@ -73,7 +145,7 @@ pub(crate) fn gone(owner: usize) {
     }
 }
 
-static IN_USE: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+static IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// Locks of ranges, by `fcntl`.
 pub(crate) fn range(open: &Open, command: c_int, lock: *mut Range) -> Outcome<c_int> {
@@ -94,9 +166,8 @@ pub(crate) fn range(open: &Open, command: c_int, lock: *mut Range) -> Outcome<c_
     };
     wanted.l_start = base.checked_add(wanted.l_start).ok_or(Errno(libc::EOVERFLOW))?;
     wanted.l_whence = libc::SEEK_SET as i16;
-    IN_USE.store(true, Ordering::Relaxed);
     let of_the_open = matches!(command, libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW);
-    let fd = twin(open.id(), if of_the_open { open.address() } else { 0 })?;
+    let fd = twin(open, if of_the_open { open.address() } else { 0 }, Kind::Ranges)?;
     // SAFETY: the kernel reads, and for a question writes, the structure on our stack.
     unsafe { ask(libc::SYS_fcntl, [fd as usize, command as usize, &raw mut wanted as usize, 0, 0, 0]) }?;
     if !sets {
@@ -105,13 +176,30 @@ pub(crate) fn range(open: &Open, command: c_int, lock: *mut Range) -> Outcome<c_
     Ok(0)
 }
 
-fn whole(fd: c_int, operation: c_int) -> Outcome<c_int> {
+pub(crate) fn whole(fd: c_int, operation: c_int) -> Outcome<c_int> {
     let open = ours(fd)?;
-    IN_USE.store(true, Ordering::Relaxed);
-    let fd = twin(open.id(), open.address())?;
-    // SAFETY: takes no memory.
-    unsafe { ask(libc::SYS_flock, [fd as usize, operation as usize, 0, 0, 0, 0]) }?;
-    Ok(0)
+    let kind = match operation & !libc::LOCK_NB {
+        libc::LOCK_SH => libc::F_RDLCK,
+        libc::LOCK_EX => libc::F_WRLCK,
+        libc::LOCK_UN => libc::F_UNLCK,
+        _ => return fail(libc::EINVAL),
+    };
+    let waits = operation & libc::LOCK_NB == 0;
+    let command = if waits { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK };
+    let twin = twin(&open, open.address(), Kind::Whole)?;
+    // SAFETY: a structure of integers.
+    let mut lock: Range = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as i16;
+    lock.l_start = (open.id().0 % off_t::MAX as u64) as off_t;
+    lock.l_len = 1;
+    // SAFETY: the kernel reads the structure on our stack.
+    match unsafe {
+        ask(libc::SYS_fcntl, [twin as usize, command as usize, &raw const lock as usize, 0, 0, 0])
+    } {
+        Ok(_) => Ok(0),
+        Err(Errno(libc::EACCES | libc::EAGAIN)) => fail(libc::EWOULDBLOCK),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// `lockf` is `fcntl` from the current offset on.

@@ -1,10 +1,11 @@
 //! Files in memory.
 //!
-//! A mapping is memory of its own, filled from the file when it is made. Shared ones follow what this process writes,
-//! and what is changed in them is written to the file by `msync`, `munmap`, `fsync`, reads, `close` and the end of the
-//! process; they are shared with forked children, but not with other programs.
+//! A mapping shows a memory file that is filled from the file when it is made. Of shared ones the library has a view of
+//! its own, whatever the application does with its: they follow what this process writes, and what is changed in them
+//! is written to the file by `msync`, `munmap`, `fsync`, reads, `close` and the end of the process. They are shared
+//! with forked children, but not with other programs.
 
-use crate::backing::Kind;
+use crate::backing::{self, Kind};
 use crate::data::{self, At};
 use crate::errno::{Outcome, Stop, fail};
 use crate::kernel::ask;
@@ -14,6 +15,9 @@ use crate::table::Held;
 use crate::{engine, hook};
 use forebay_model::FileId;
 use libc::{c_int, c_void, off_t, size_t};
+use rustix::fd::AsRawFd;
+use rustix::fs::{MemfdFlags, SealFlags};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
@@ -21,12 +25,43 @@ const PAGE: usize = 4096;
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static SHARED: Lock<Vec<Mapping>> = Lock::new(Vec::new());
 
+/// The library's own view of a memory file.
+struct View {
+    start: usize,
+    len: usize,
+}
+
+impl View {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped until this is dropped. The application may write at the same time; what is read then is some
+        // of the old and some of the new, as in every page cache.
+        unsafe { std::slice::from_raw_parts(self.start as *const u8, self.len) }
+    }
+
+    /// Works on the bytes: as a page cache does, beside whoever else does.
+    fn with<R>(&self, work: impl FnOnce(&mut [u8]) -> R) -> R {
+        // SAFETY: as above.
+        work(unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, self.len) })
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: this is the only owner of the mapping.
+        let _ = unsafe { ask(libc::SYS_munmap, [self.start, self.len, 0, 0, 0, 0]) };
+    }
+}
+
 /// A shared mapping.
 struct Mapping {
     start: usize,
     len: usize,
     offset: u64,
+    protection: c_int,
     open: Held,
+    view: Arc<View>,
+    /// Where in the view this begins.
+    at: usize,
     /// As the file was when it was last read or written here; `None` where nothing can change.
     known: Option<Vec<u8>>,
 }
@@ -37,9 +72,14 @@ impl Mapping {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped readable until it is taken off the list. The application may write at the same time; what
-        // is read then is some of the old and some of the new, as in every page cache.
-        unsafe { std::slice::from_raw_parts(self.start as *const u8, self.len) }
+        &self.view.bytes()[self.at..self.at + self.len]
+    }
+
+    /// The part of this mapping that shows a part of the file.
+    fn part(&self, from: u64, to: u64) -> std::ops::Range<usize> {
+        let end = self.offset + self.len as u64;
+        let (from, to) = (from.clamp(self.offset, end), to.clamp(self.offset, end));
+        (from - self.offset) as usize..(to.max(from) - self.offset) as usize
     }
 
     /// Writes the pages that differ from what is known.
@@ -108,28 +148,34 @@ pub(crate) fn write_back_all() {
     let _ = visit(|_| true, Mapping::write_back);
 }
 
-/// This process has written to a file: its shared mappings show it.
-pub(crate) fn wrote(file: FileId, offset: u64, bytes: &[u8]) {
+/// The file has changed between two offsets by a call of this process: its shared mappings show it.
+fn changed(file: FileId, from: u64, to: u64, new: impl Fn(u64, &mut [u8])) {
     let _ = visit(
         |mapping| mapping.open.id() == file,
         |mapping| {
-            let start = offset.max(mapping.offset);
-            let end = (offset + bytes.len() as u64).min(mapping.offset + mapping.len as u64);
-            if start >= end {
-                return Ok(());
-            }
-            let from = &bytes[(start - offset) as usize..(end - offset) as usize];
-            let at = (start - mapping.offset) as usize;
+            let part = mapping.part(from, to);
+            let offset = mapping.offset + part.start as u64;
+            let within = mapping.at + part.start..mapping.at + part.end;
+            mapping.view.with(|bytes| new(offset, &mut bytes[within]));
             if let Some(known) = &mut mapping.known {
-                known[at..at + from.len()].copy_from_slice(from);
-                // SAFETY: inside the mapping, which is writable.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(from.as_ptr(), (mapping.start + at) as *mut u8, from.len());
-                };
+                new(offset, &mut known[part]);
             }
             Ok(())
         },
     );
+}
+
+/// This process has written to a file.
+pub(crate) fn wrote(file: FileId, offset: u64, bytes: &[u8]) {
+    changed(file, offset, offset + bytes.len() as u64, |at, into| {
+        let start = (at - offset.min(at)) as usize;
+        into.copy_from_slice(bytes.get(start..start + into.len()).unwrap_or_default());
+    });
+}
+
+/// This process has cut a file, or turned some of it into zeros.
+pub(crate) fn zeroed(file: FileId, from: u64, to: u64) {
+    changed(file, from, to, |_, into| into.fill(0));
 }
 
 struct Wish {
@@ -140,49 +186,48 @@ struct Wish {
     offset: u64,
 }
 
-fn anonymous(wish: &Wish) -> Outcome<usize> {
-    let flags = wish.flags & !libc::MAP_SYNC & !libc::MAP_POPULATE | libc::MAP_ANONYMOUS;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let args = [wish.address as usize, wish.len, protection as usize, flags as usize, usize::MAX, 0];
+fn fill(open: &Held, offset: u64, into: &mut [u8]) -> Outcome<()> {
+    for (number, piece) in into.chunks_mut(FILL).enumerate() {
+        let wanted = piece.len();
+        if data::read_into(open, At::Offset(offset + (number * FILL) as u64), piece)? < wanted {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Read in one piece.
+const FILL: usize = 64 << 20;
+
+fn show(wish: &Wish, memory: &impl AsRawFd) -> Outcome<usize> {
+    let (address, fd) = (wish.address as usize, memory.as_raw_fd() as usize);
+    let args = [address, wish.len, wish.protection as usize, wish.flags as usize, fd, 0];
     // SAFETY: where the application asks for a fixed place, it vouches for what is there.
     Ok(unsafe { ask(libc::SYS_mmap, args) }? as usize)
 }
 
-fn fill(open: &Held, offset: u64, start: usize, len: usize) -> Outcome<usize> {
-    let mut done = 0;
-    while done < len {
-        let piece = (len - done).min(64 << 20);
-        // SAFETY: inside the new mapping, which nobody else knows yet.
-        let into = unsafe { std::slice::from_raw_parts_mut((start + done) as *mut u8, piece) };
-        let count = data::read_into(open, At::Offset(offset + done as u64), into)?;
-        done += count;
-        if count < piece {
-            break;
-        }
-    }
-    Ok(done)
-}
-
 fn establish(open: &Held, wish: &Wish) -> Outcome<*mut c_void> {
-    let writes = wish.protection & libc::PROT_WRITE != 0;
     let shared = wish.flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
-    let start = anonymous(wish)?;
-    let undo = || {
-        // SAFETY: the mapping made above.
-        let _ = unsafe { ask(libc::SYS_munmap, [start, wish.len, 0, 0, 0, 0]) };
-    };
+    let writes = open.access as c_int & libc::O_ACCMODE == libc::O_RDWR;
     // The last page shows what the file has there, also behind the length that was asked for.
-    let len = wish.len.next_multiple_of(PAGE);
-    fill(open, wish.offset, start, len).inspect_err(|_| undo())?;
-    if wish.protection != libc::PROT_READ | libc::PROT_WRITE {
-        let args = [start, wish.len, wish.protection as usize, 0, 0, 0];
-        // SAFETY: as above.
-        unsafe { ask(libc::SYS_mprotect, args) }.inspect_err(|_| undo())?;
+    let Some(len) = wish.len.checked_next_multiple_of(PAGE) else { return fail(libc::ENOMEM) };
+    let memory = backing::memory_file(MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&memory, len as u64)?;
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    let own =
+        Wish { address: std::ptr::null_mut(), len, protection: both, flags: libc::MAP_SHARED, offset: 0 };
+    let view = View { start: show(&own, &memory)?, len };
+    view.with(|bytes| fill(open, wish.offset, bytes))?;
+    if shared && !writes {
+        // The kernel then refuses a later `mprotect` too.
+        rustix::fs::fcntl_add_seals(&memory, SealFlags::FUTURE_WRITE)?;
     }
-    if shared && writes {
-        let mut mapping = Mapping { start, len, offset: wish.offset, open: open.clone(), known: None };
-        mapping.known = Some(mapping.bytes().to_vec());
-        SHARED.with(|all| all.push(mapping));
+    let start = show(wish, &memory)?;
+    if shared {
+        let known = writes.then(|| view.bytes().to_vec());
+        let (open, view) = (open.clone(), Arc::new(view));
+        let (offset, protection) = (wish.offset, wish.protection);
+        SHARED.with(|all| all.push(Mapping { start, len, offset, protection, open, view, at: 0, known }));
         COUNT.fetch_add(1, Ordering::AcqRel);
     }
     Ok(start as *mut c_void)
@@ -196,6 +241,9 @@ pub(crate) fn map(
     fd: c_int,
     offset: off_t,
 ) -> Outcome<*mut c_void> {
+    if flags & libc::MAP_FIXED != 0 {
+        unmap(address as usize, len);
+    }
     if flags & libc::MAP_ANONYMOUS != 0 {
         return Err(Stop::Foreign);
     }
@@ -203,8 +251,10 @@ pub(crate) fn map(
     if len == 0 || offset < 0 || !(offset as usize).is_multiple_of(PAGE) {
         return fail(libc::EINVAL);
     }
-    if open.kind() != Kind::File {
-        return fail(libc::ENODEV);
+    match open.kind() {
+        Kind::File => {}
+        Kind::Directory => return fail(libc::ENODEV),
+        Kind::Path => return fail(libc::EBADF),
     }
     let access = open.access as c_int & libc::O_ACCMODE;
     let shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
@@ -217,11 +267,11 @@ pub(crate) fn map(
 }
 
 /// Some of the memory goes: what was changed there is written first.
-fn unmap(start: usize, len: usize) -> Outcome<()> {
+pub(crate) fn unmap(start: usize, len: usize) {
     if COUNT.load(Ordering::Acquire) == 0 {
-        return Ok(());
+        return;
     }
-    let end = start.saturating_add(len.next_multiple_of(PAGE));
+    let end = start.saturating_add(len.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX));
     let meets = |mapping: &Mapping| mapping.start < end && start < mapping.end();
     // As after a failed write-back of the kernel's, nobody is told: there is no way to.
     let _ = visit(meets, Mapping::write_back);
@@ -237,7 +287,6 @@ fn unmap(start: usize, len: usize) -> Outcome<()> {
         }
         COUNT.store(all.len(), Ordering::Release);
     });
-    Ok(())
 }
 
 /// The part of a mapping between two addresses, if there is any.
@@ -249,18 +298,21 @@ fn cut(mapping: &Mapping, from: usize, to: usize) -> Option<Mapping> {
             start: from,
             len: to - from,
             offset: mapping.offset + range.start as u64,
+            protection: mapping.protection,
             open: mapping.open.clone(),
+            view: mapping.view.clone(),
+            at: mapping.at + range.start,
             known: mapping.known.as_ref().map(|known| known[range].to_vec()),
         }
     })
 }
 
 fn unmap_hook(start: *mut c_void, len: size_t) -> Outcome<c_int> {
-    unmap(start as usize, len)?;
+    unmap(start as usize, len);
     Err(Stop::Foreign)
 }
 
-fn synchronise(start: *mut c_void, len: size_t, flags: c_int) -> Outcome<c_int> {
+pub(crate) fn synchronise(start: *mut c_void, len: size_t, flags: c_int) -> Outcome<c_int> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return Err(Stop::Foreign);
     }
@@ -281,45 +333,46 @@ fn synchronise(start: *mut c_void, len: size_t, flags: c_int) -> Outcome<c_int> 
     if met { Ok(0) } else { Err(Stop::Foreign) }
 }
 
-/// A shared mapping that changes its size is mapped anew.
-fn remap(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int) -> Outcome<*mut c_void> {
+/// A shared mapping that grows is mapped anew; one that shrinks stays where it is.
+pub(crate) fn remap(
+    old: *mut c_void,
+    old_len: size_t,
+    new_len: size_t,
+    flags: c_int,
+) -> Outcome<*mut c_void> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return Err(Stop::Foreign);
     }
     let start = old as usize;
     let found = SHARED.with(|all| {
         let mapping = all.iter().find(|mapping| mapping.start == start)?;
-        Some((mapping.open.clone(), mapping.offset))
+        Some((mapping.open.clone(), mapping.offset, mapping.protection))
     });
-    let (open, offset) = found.ok_or(Stop::Foreign)?;
-    if flags != libc::MREMAP_MAYMOVE {
+    let (open, offset, protection) = found.ok_or(Stop::Foreign)?;
+    if new_len == 0 || flags & !libc::MREMAP_MAYMOVE != 0 {
         return fail(libc::EINVAL);
     }
-    unmap(start, old_len)?;
+    if new_len <= old_len {
+        unmap(start + new_len.next_multiple_of(PAGE), (old_len - new_len) & !(PAGE - 1));
+        // The kernel does the same with the application's view.
+        return Err(Stop::Foreign);
+    }
+    if flags & libc::MREMAP_MAYMOVE == 0 {
+        return fail(libc::ENOMEM);
+    }
+    unmap(start, old_len);
     // SAFETY: the application gives this mapping up for another.
     unsafe { ask(libc::SYS_munmap, [start, old_len, 0, 0, 0, 0]) }?;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
     let wish =
         Wish { address: std::ptr::null_mut(), len: new_len, protection, flags: libc::MAP_SHARED, offset };
     establish(&open, &wish)
 }
 
-/// `mmap` fails with −1, not with null.
-fn or_failed(outcome: Outcome<*mut c_void>) -> Outcome<*mut c_void> {
-    match outcome {
-        Err(Stop::Errno(errno)) => {
-            errno.set();
-            Ok(libc::MAP_FAILED)
-        }
-        other => other,
-    }
-}
-
 hook::hooks! {
     fn [mmap, mmap64](address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t)
-        -> *mut c_void => or_failed(map(address, len, protection, flags, fd, offset));
+        -> *mut c_void, failing libc::MAP_FAILED => map(address, len, protection, flags, fd, offset);
     fn [munmap](start: *mut c_void, len: size_t) -> c_int => unmap_hook(start, len);
     fn [msync](start: *mut c_void, len: size_t, flags: c_int) -> c_int => synchronise(start, len, flags);
     fn [mremap](old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, _new: *mut c_void)
-        -> *mut c_void => or_failed(remap(old, old_len, new_len, flags));
+        -> *mut c_void, failing libc::MAP_FAILED => remap(old, old_len, new_len, flags);
 }

@@ -5,7 +5,7 @@
 
 use crate::errno::{Outcome, fail};
 use crate::kernel::system_call;
-use libc::{c_char, c_void};
+use libc::{c_char, c_int, c_void};
 use std::sync::atomic::AtomicU32;
 
 const PAGE: usize = 4096;
@@ -30,29 +30,50 @@ fn can_write(address: usize) -> bool {
     result != -(libc::EFAULT as isize)
 }
 
-/// Bytes of the application to be read: looked at from both ends.
+/// Whether all of a range is there, as `probe` finds; more than two pages are asked about in one call, which brings
+/// their pages in as well.
+fn whole(start: usize, len: usize, advice: c_int, probe: fn(usize) -> bool) -> bool {
+    let Some(last) = start.checked_add(len - 1) else { return false };
+    if !probe(start) || !probe(last) {
+        return false;
+    }
+    let (from, to) = (start.next_multiple_of(PAGE), last & !(PAGE - 1));
+    if to <= from {
+        return true;
+    }
+    // SAFETY: pages that are there are made present, which changes nothing that can be seen.
+    let done = unsafe { system_call(libc::SYS_madvise, [from, to - from, advice as usize, 0, 0, 0]) };
+    match -done as c_int {
+        0 => true,
+        // An older kernel, or memory of a special kind: page by page.
+        libc::EINVAL => (from..to).step_by(PAGE).all(probe),
+        libc::ENOMEM | libc::EFAULT => false,
+        // Whatever else keeps pages from coming in says nothing about whether they may be used.
+        _ => true,
+    }
+}
+
+/// Bytes of the application to be read.
 pub(crate) fn readable<'a>(start: *const c_void, len: usize) -> Outcome<&'a [u8]> {
     if len == 0 {
         return Ok(&[]);
     }
-    let first = start as usize;
-    if len > isize::MAX as usize || !can_read(first) || !can_read(first.wrapping_add(len - 1)) {
+    if len > isize::MAX as usize || !whole(start as usize, len, libc::MADV_POPULATE_READ, can_read) {
         return fail(libc::EFAULT);
     }
-    // SAFETY: both ends are there; that all between is one buffer is the caller's promise in every such call.
+    // SAFETY: all of it is there; that nobody changes it meanwhile is the caller's promise in every such call.
     Ok(unsafe { std::slice::from_raw_parts(start.cast(), len) })
 }
 
-/// Bytes of the application to be written: looked at from both ends.
+/// Bytes of the application to be written.
 pub(crate) fn writable<'a>(start: *mut c_void, len: usize) -> Outcome<&'a mut [u8]> {
     if len == 0 {
         return Ok(&mut []);
     }
-    let first = start as usize;
-    if len > isize::MAX as usize || !can_write(first) || !can_write(first.wrapping_add(len - 1)) {
+    if len > isize::MAX as usize || !whole(start as usize, len, libc::MADV_POPULATE_WRITE, can_write) {
         return fail(libc::EFAULT);
     }
-    // SAFETY: both ends are there; that all between is one buffer is the caller's promise in every such call.
+    // SAFETY: all of it is there; that nobody uses it meanwhile is the caller's promise in every such call.
     Ok(unsafe { std::slice::from_raw_parts_mut(start.cast(), len) })
 }
 

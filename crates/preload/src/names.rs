@@ -4,8 +4,8 @@ use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::opening::masked;
 use crate::place::{Place, Subject, locate, subject};
 use crate::{engine, hook, mem};
+use forebay_client::RenameMode;
 use forebay_model::{ErrorKind, FileId, FileKind};
-use forebay_wire::RenameMode;
 use libc::{c_char, c_int, c_uint, mode_t, size_t, ssize_t};
 
 const HERE: c_int = libc::AT_FDCWD;

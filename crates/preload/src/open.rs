@@ -5,9 +5,8 @@ use crate::engine::{self, Engine};
 use crate::errno::{Errno, Outcome, fail};
 use crate::exit;
 use crate::{life, locks};
-use forebay_client::File;
+use forebay_client::{File, Token};
 use forebay_model::{Attr, FileId};
-use forebay_wire::Token;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 

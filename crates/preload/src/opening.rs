@@ -5,9 +5,8 @@ use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::open::Open;
 use crate::place::{Entry, Landing, Place, Subject, behind, entry, locate, subject, walk};
 use crate::{engine, hook, life, table};
-use forebay_client::{ById, File, MAX_LINKS, Step};
+use forebay_client::{ById, File, IfExists, MAX_LINKS, Step};
 use forebay_model::{Access, Attr, ErrorKind, FileId, FileKind, Result};
-use forebay_wire::IfExists;
 use libc::{c_char, c_int, mode_t};
 use rustix::fd::IntoRawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -36,7 +35,7 @@ pub(crate) fn masked(mode: mode_t) -> u16 {
 
 /// What was found or made.
 enum Found {
-    File(File),
+    File(Box<File>),
     Directory(FileId),
     Named(FileId),
 }
@@ -56,6 +55,9 @@ pub(crate) fn open_place(place: &Place, flags: c_int, mode: mode_t) -> Outcome<c
     }
     let mode = if flags & libc::O_CREAT != 0 { masked(mode) } else { 0 };
     let found = engine::run(|engine| find(engine.by_id(), place, flags, mode))?.here()?;
+    if let (Found::File(file), true) = (&found, flags & libc::O_TRUNC != 0) {
+        crate::map::zeroed(file.id(), 0, u64::MAX);
+    }
     install(found, flags, &place.full)
 }
 
@@ -100,7 +102,7 @@ async fn enter(by_id: &ById, attr: &Attr, flags: c_int) -> Result<Found> {
             let truncate = flags & libc::O_TRUNC != 0;
             let mut access = access_of(flags);
             access.write |= truncate;
-            Ok(Found::File(by_id.open(attr.id, access, truncate).await?))
+            Ok(Found::File(Box::new(by_id.open(attr.id, access, truncate).await?)))
         }
     }
 }
@@ -124,7 +126,7 @@ async fn make(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<La
             return Err(ErrorKind::IsDirectory.into());
         }
         match by_id.create(dir, name.clone(), mode, access, if_exists).await {
-            Ok((file, _)) => return Ok(Landing::Here(Found::File(file))),
+            Ok((file, _)) => return Ok(Landing::Here(Found::File(Box::new(file)))),
             Err(error) if error.kind() == ErrorKind::TooManyLinks && flags & libc::O_NOFOLLOW == 0 => {}
             Err(error) => return Err(error),
         }
@@ -142,7 +144,7 @@ async fn make(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<La
 /// Gives what was opened a descriptor.
 fn install(found: Found, flags: c_int, path: &[u8]) -> Outcome<c_int> {
     let (kind, id, file) = match found {
-        Found::File(file) => (Kind::File, file.id(), Some(file)),
+        Found::File(file) => (Kind::File, file.id(), Some(*file)),
         Found::Directory(id) => (Kind::Directory, id, None),
         Found::Named(id) => (Kind::Path, id, None),
     };
@@ -202,7 +204,7 @@ pub(crate) fn open_how(dirfd: c_int, path: *const c_char, how: *const How, size:
     open_place(&place, flags, how.mode as mode_t)
 }
 
-fn note_mask(mask: mode_t) -> Outcome<mode_t> {
+pub(crate) fn note_mask(mask: mode_t) -> Outcome<mode_t> {
     UMASK.store((mask & 0o777) as i32, Ordering::Relaxed);
     Err(Stop::Foreign)
 }
@@ -240,7 +242,7 @@ hook::hooks! {
 }
 
 /// Special files have a name and attributes; they cannot be opened here.
-fn make_node(dirfd: c_int, path: *const c_char, mode: mode_t, dev: libc::dev_t) -> Outcome<c_int> {
+pub(crate) fn make_node(dirfd: c_int, path: *const c_char, mode: mode_t, dev: libc::dev_t) -> Outcome<c_int> {
     let place = locate(dirfd, path)?;
     let Some(special) = crate::stat::special(mode, dev)? else {
         let fd = open_place(&place, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, mode & 0o7777)?;

@@ -1,33 +1,49 @@
 //! Programs: those that live in Forebay are run from memory, and the end of this one is an end in order.
 
-use crate::errno::{Outcome, Stop, fail};
+use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::kernel::ask;
-use crate::place::{Place, locate};
-use crate::{engine, exit, hook, life, map, path, stat};
+use crate::place::{Place, Subject, locate, ours, subject};
+use crate::table::Held;
+use crate::{backing, descriptors, dispatch, engine, exit, hook, life, locks, map, mem, path, stat};
 use forebay_client::File;
 use forebay_model::Access;
 use libc::{c_char, c_int, c_void, pid_t};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-type List = *const *const c_char;
+pub(crate) type List = *const *const c_char;
 
 /// The program at a place, as a descriptor that can be run. Scripts are opened again by their interpreter, so it stays
 /// open across `exec`. No descriptor of ours is made for it: a process that borrows its parent's memory could not.
-fn copy(place: &Place) -> Outcome<OwnedFd> {
+pub(crate) fn copy(place: &Place) -> Outcome<OwnedFd> {
     let id = stat::runnable(place)?;
     let file = Arc::new(engine::run(|engine| engine.by_id().open(id, Access::READ, false))?);
-    let copied = copy_file(&file, place);
+    let copied = copy_file(&file, &place.full);
     exit::close(file);
     copied
 }
 
-fn copy_file(file: &File, place: &Place) -> Outcome<OwnedFd> {
-    let name = path::split(&place.full).map_or(&b"program"[..], |(_, name, _)| name);
+/// The same for a file that is open.
+fn copy_open(open: &Held) -> Outcome<OwnedFd> {
+    if open.kind() != backing::Kind::File {
+        return fail(libc::EACCES);
+    }
+    if !stat::may_run(&open.attr()?) {
+        return fail(libc::EACCES);
+    }
+    copy_file(&*open.for_reading()?, open.path())
+}
+
+fn copy_file(file: &File, full: &[u8]) -> Outcome<OwnedFd> {
+    let name = path::split(full).map_or(&b"program"[..], |(_, name, _)| name);
     let name = CString::new(&name[..name.len().min(200)]).unwrap_or_default();
-    let program = rustix::fs::memfd_create(&name, MemfdFlags::empty())?;
+    let program = match rustix::fs::memfd_create(&name, MemfdFlags::EXEC) {
+        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(&name, MemfdFlags::empty())?,
+        made => made?,
+    };
     let (mut buffer, mut offset) = (vec![0; 1 << 20], 0);
     loop {
         let into = &mut buffer[..];
@@ -43,16 +59,17 @@ fn copy_file(file: &File, place: &Place) -> Outcome<OwnedFd> {
     }
 }
 
-/// What was changed in memory belongs to the file before this program is gone.
+/// What was changed in memory belongs to the file before this program is gone, what it has closed is closed, and locks go
+/// along.
 fn before_exec() {
     if !life::is_borrowed() {
         map::write_back_all();
+        exit::wait_for_closes();
+        locks::prepare_to_leave();
     }
 }
 
-fn run(dirfd: c_int, start: *const c_char, arguments: List, environment: List) -> Outcome<c_int> {
-    let place = locate(dirfd, start).inspect_err(|_| before_exec())?;
-    let program = copy(&place)?;
+fn become_copy(program: &OwnedFd, arguments: List, environment: List) -> Outcome<c_int> {
     before_exec();
     let empty = c"".as_ptr() as usize;
     let flags = libc::AT_EMPTY_PATH as usize;
@@ -62,68 +79,165 @@ fn run(dirfd: c_int, start: *const c_char, arguments: List, environment: List) -
     Ok(0)
 }
 
-fn here(start: *const c_char, arguments: List) -> Outcome<c_int> {
-    // SAFETY: the C library's variable, read as `execv` itself does.
-    let environment = unsafe { environ };
-    run(libc::AT_FDCWD, start, arguments, environment)
+pub(crate) fn run(dirfd: c_int, start: *const c_char, arguments: List, environment: List) -> Outcome<c_int> {
+    let place = locate(dirfd, start).inspect_err(|_| before_exec())?;
+    become_copy(&copy(&place)?, arguments, environment)
 }
 
-/// A name without a slash is looked for in directories, which the C library does.
-fn in_path(start: *const c_char, arguments: List, environment: Option<List>) -> Outcome<c_int> {
-    let Some(text) = crate::mem::path(start) else { return Err(Stop::Foreign) };
-    if !text.contains(&b'/') {
+pub(crate) fn run_at(
+    dirfd: c_int,
+    start: *const c_char,
+    arguments: List,
+    environment: List,
+    flags: c_int,
+) -> Outcome<c_int> {
+    match subject(dirfd, start, flags).inspect_err(|_| before_exec())? {
+        Subject::Open(open) => become_copy(&copy_open(&open)?, arguments, environment),
+        Subject::Place(place) => become_copy(&copy(&place)?, arguments, environment),
+    }
+}
+
+fn run_open(fd: c_int, arguments: List, environment: List) -> Outcome<c_int> {
+    let open = ours(fd).inspect_err(|_| before_exec())?;
+    become_copy(&copy_open(&open)?, arguments, environment)
+}
+
+/// The environment as `execv` takes it.
+pub(crate) fn present_environment() -> List {
+    // SAFETY: the C library's variable, read as `execv` itself does.
+    unsafe { environ }
+}
+
+/// A name without a slash is looked for in directories. The C library does that, unless one of them is ours.
+pub(crate) fn in_path(start: *const c_char, arguments: List, environment: List) -> Outcome<c_int> {
+    let Some(text) = mem::path(start) else { return Err(Stop::Foreign) };
+    if text.contains(&b'/') {
+        return run(libc::AT_FDCWD, start, arguments, environment);
+    }
+    let Some(places) = own_search(text) else {
         before_exec();
         return Err(Stop::Foreign);
+    };
+    let mut refused = libc::ENOENT;
+    for path in places {
+        let tried = match run(libc::AT_FDCWD, path.as_ptr(), arguments, environment) {
+            Err(Stop::Errno(errno)) => errno,
+            Err(Stop::Outside(path)) => become_foreign(&path, arguments, environment),
+            _ => become_foreign(&path, arguments, environment),
+        };
+        match tried.0 {
+            libc::EACCES => refused = libc::EACCES,
+            libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG | libc::ELOOP => {}
+            other => return fail(other),
+        }
     }
-    match environment {
-        Some(environment) => run(libc::AT_FDCWD, start, arguments, environment),
-        None => here(start, arguments),
-    }
+    fail(refused)
+}
+
+fn become_foreign(path: &CString, arguments: List, environment: List) -> Errno {
+    let args = [path.as_ptr() as usize, arguments as usize, environment as usize, 0, 0, 0];
+    // SAFETY: the application's own arguments; a call that succeeds does not come back.
+    unsafe { ask(libc::SYS_execve, args) }.err().unwrap_or(Errno(libc::ENOEXEC))
+}
+
+/// All files that a name could mean, if one of them could be ours.
+pub(crate) fn own_search(name: &[u8]) -> Option<Vec<CString>> {
+    let path = std::env::var_os("PATH")?;
+    let files: Vec<Vec<u8>> = path
+        .as_bytes()
+        .split(|&byte| byte == b':')
+        .map(|dir| path::join(if dir.is_empty() { b"." } else { dir }, name))
+        .collect();
+    let prefix = &life::config().prefix;
+    let inside = crate::cwd::inside().is_some();
+    let mine = |file: &Vec<u8>| match file.first() {
+        Some(b'/') => path::inside(prefix, file).is_some(),
+        _ => inside,
+    };
+    files.iter().any(mine).then(|| files.into_iter().filter_map(|file| CString::new(file).ok()).collect())
 }
 
 unsafe extern "C" {
     static environ: List;
 }
 
-type Spawn = unsafe extern "C" fn(
-    *mut pid_t,
-    *const c_char,
-    *const c_void,
-    *const c_void,
-    *const *mut c_char,
-    *const *mut c_char,
-) -> c_int;
-
-static REAL_SPAWN: hook::Real = hook::Real::new("posix_spawn\0");
-
-/// `posix_spawn` returns its error.
-fn spawn(
-    pid: *mut pid_t,
-    start: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    arguments: *const *mut c_char,
-    environment: *const *mut c_char,
-) -> Outcome<c_int> {
-    let program = match locate(libc::AT_FDCWD, start).and_then(|place| copy(&place)) {
-        Ok(program) => program,
-        Err(Stop::Errno(errno)) => return Ok(errno.0),
-        Err(stop) => return Err(stop),
-    };
-    let Some(real) = REAL_SPAWN.address() else { return fail(libc::ENOSYS) };
-    let name = CString::new(format!("/proc/self/fd/{}", program.as_raw_fd())).unwrap_or_default();
-    // SAFETY: the C library's function of this name has this signature, and the arguments are the application's.
-    Ok(unsafe {
-        let real: Spawn = std::mem::transmute(real);
-        real(pid, name.as_ptr(), actions, attributes, arguments, environment)
-    })
-}
-
 /// A child that borrows its parent's memory could neither connect nor note what becomes of its descriptors; programs
 /// that change directory or run something in Forebay between `vfork` and `exec` need both.
 fn own_memory() -> Outcome<pid_t> {
     // SAFETY: `fork` promises everything that `vfork` does, but for speed.
-    Ok(unsafe { libc::fork() })
+    match unsafe { libc::fork() } {
+        -1 => Err(Errno::last().into()),
+        child => Ok(child),
+    }
+}
+
+static REAL_FORK: hook::Real = hook::Real::new("fork\0");
+
+/// A child is made that goes on with a copy of everything.
+fn fork_both() -> Outcome<pid_t> {
+    locks::prepare_to_share();
+    let Some(real) = REAL_FORK.address() else { return fail(libc::ENOSYS) };
+    // SAFETY: the C library's function of this name has this signature.
+    match unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> pid_t>(real)() } {
+        -1 => Err(Errno::last().into()),
+        child => {
+            if child == 0 {
+                dispatch::arm();
+            }
+            Ok(child)
+        }
+    }
+}
+
+/// Before the C library makes a child.
+fn divide<T>() -> Outcome<T> {
+    locks::prepare_to_share();
+    Err(Stop::Foreign)
+}
+
+/// A function of the C library that changes standard descriptors and the working directory by itself.
+fn then_look_again(name: &hook::Real, call: impl FnOnce(*mut c_void) -> c_int) -> Outcome<c_int> {
+    let Some(real) = name.address() else { return fail(libc::ENOSYS) };
+    locks::prepare_to_share();
+    let (result, errno) = (call(real), Errno::last());
+    dispatch::arm();
+    crate::cwd::forget();
+    descriptors::look_again();
+    if result == -1 { Err(errno.into()) } else { Ok(result) }
+}
+
+static REAL_DAEMON: hook::Real = hook::Real::new("daemon\0");
+static REAL_LOGIN: hook::Real = hook::Real::new("login_tty\0");
+static REAL_FORKPTY: hook::Real = hook::Real::new("forkpty\0");
+
+fn to_background(stay: c_int, keep: c_int) -> Outcome<c_int> {
+    then_look_again(&REAL_DAEMON, |real| {
+        // SAFETY: the C library's function of this name has this signature.
+        unsafe {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, c_int) -> c_int>(real)(stay, keep)
+        }
+    })
+}
+
+fn log_in(fd: c_int) -> Outcome<c_int> {
+    then_look_again(&REAL_LOGIN, |real| {
+        // SAFETY: as above.
+        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> c_int>(real)(fd) }
+    })
+}
+
+type ForkPty = unsafe extern "C" fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> pid_t;
+
+fn fork_on_terminal(
+    master: *mut c_int,
+    name: *mut c_char,
+    settings: *const c_void,
+    size: *const c_void,
+) -> Outcome<pid_t> {
+    then_look_again(&REAL_FORKPTY, |real| {
+        // SAFETY: as above.
+        unsafe { std::mem::transmute::<*mut c_void, ForkPty>(real)(master, name, settings, size) }
+    })
 }
 
 /// The process ends without the C library's own end.
@@ -137,13 +251,22 @@ fn end() -> Outcome<()> {
 hook::hooks! {
     fn [execve](path: *const c_char, arguments: List, environment: List) -> c_int, at path =>
         run(libc::AT_FDCWD, path, arguments, environment);
-    fn [execv](path: *const c_char, arguments: List) -> c_int, at path => here(path, arguments);
-    fn [execvp](path: *const c_char, arguments: List) -> c_int, at path => in_path(path, arguments, None);
+    fn [execv](path: *const c_char, arguments: List) -> c_int, at path =>
+        run(libc::AT_FDCWD, path, arguments, present_environment());
+    fn [execvp](path: *const c_char, arguments: List) -> c_int, at path =>
+        in_path(path, arguments, present_environment());
     fn [execvpe](path: *const c_char, arguments: List, environment: List) -> c_int, at path =>
-        in_path(path, arguments, Some(environment));
-    fn [posix_spawn](pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
-        arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int, at path =>
-        spawn(pid, path, actions, attributes, arguments, environment);
-    fn [vfork]() -> pid_t => own_memory();
-    fn [_exit, _Exit](_code: c_int) -> () => end();
+        in_path(path, arguments, environment);
+    fn [execveat](dirfd: c_int, path: *const c_char, arguments: List, environment: List, flags: c_int) -> c_int, at path =>
+        run_at(dirfd, path, arguments, environment, flags);
+    fn [fexecve](fd: c_int, arguments: List, environment: List) -> c_int => run_open(fd, arguments, environment);
+    fn [fork, __fork]() -> pid_t => fork_both();
+    fn [vfork, __vfork]() -> pid_t => own_memory();
+    fn [system](_command: *const c_char) -> c_int => divide();
+    fn [popen](_command: *const c_char, _mode: *const c_char) -> *mut libc::FILE => divide();
+    fn [daemon](stay: c_int, keep: c_int) -> c_int => to_background(stay, keep);
+    fn [login_tty](fd: c_int) -> c_int => log_in(fd);
+    fn [forkpty](master: *mut c_int, name: *mut c_char, settings: *const c_void, size: *const c_void) -> pid_t =>
+        fork_on_terminal(master, name, settings, size);
+    fn [_exit, _Exit, quick_exit](_code: c_int) -> () => end();
 }

@@ -1,7 +1,7 @@
 //! Moments in which the application must not interrupt us, and threads that are not the application's.
 
+use crate::kernel::system_call;
 use std::cell::Cell;
-use std::mem::MaybeUninit;
 
 thread_local! {
     static INTERNAL: Cell<bool> = const { Cell::new(false) };
@@ -12,34 +12,45 @@ pub(crate) fn is_internal() -> bool {
     INTERNAL.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Makes the calling thread one of ours for good.
+/// Makes the calling thread one of ours for good. It was born quiet, so no signal is ever delivered to it.
 pub(crate) fn become_internal() {
     INTERNAL.set(true);
 }
 
+/// The kernel's own form of a set of signals. Two are the C library's: with them it cancels threads and changes users.
+const ALL: u64 = !(1 << 31 | 1 << 32);
+
+/// Asks the kernel, because the C library might be asked by nobody but the application.
+fn mask(how: i32, set: u64) -> u64 {
+    let mut before = 0_u64;
+    let args = [how as usize, &raw const set as usize, &raw mut before as usize, size_of::<u64>(), 0, 0];
+    // SAFETY: both sets are variables here; changing the mask needs no other promise.
+    unsafe { system_call(libc::SYS_rt_sigprocmask, args) };
+    before
+}
+
 /// While this lives, no signal handler runs on the thread, and what the thread does counts as ours.
 pub(crate) struct Quiet {
-    mask: libc::sigset_t,
-    before: bool,
+    /// The mask to go back to; `None` inside another quiet moment.
+    mask: Option<u64>,
 }
 
 impl Quiet {
     pub(crate) fn begin() -> Quiet {
-        let (mut all, mut mask) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: both sets are written before they are read; blocking signals needs no other promise.
-        let mask = unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), mask.as_mut_ptr());
-            mask.assume_init()
-        };
-        Quiet { mask, before: INTERNAL.replace(true) }
+        if is_internal() {
+            return Quiet { mask: None };
+        }
+        let before = mask(libc::SIG_BLOCK, ALL);
+        INTERNAL.set(true);
+        Quiet { mask: Some(before) }
     }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        INTERNAL.set(self.before);
-        // SAFETY: the mask is the one that was in force when this began.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, std::ptr::null_mut()) };
+        if let Some(before) = self.mask {
+            INTERNAL.set(false);
+            mask(libc::SIG_SETMASK, before);
+        }
     }
 }

@@ -1,135 +1,315 @@
-//! The function `syscall`: programs that ask the kernel by number are answered like those that ask by name.
+//! System calls by number: programs that ask the kernel by number are answered like those that ask by name.
 
-use crate::errno::{Outcome, Stop};
-use crate::{attributes, copy, cwd, data, descriptors, dir, hook, map, names, opening, stat};
+use crate::errno::{Errno, Outcome, Stop};
+use crate::kernel::ask;
+use crate::{
+    attributes, copy, cwd, data, descriptors, dir, hook, locks, map, names, opening, program, refused, stat,
+};
 use data::At;
-use libc::{c_char, c_int, c_long, mode_t, off_t};
+use libc::{c_char, c_int, c_long, c_uint, mode_t, off_t};
 
 const HERE: c_int = libc::AT_FDCWD;
 const NOFOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
 
-/// The offset of `preadv` comes in two halves, of which 64-bit machines use the first.
-fn at(offset: usize) -> Outcome<At> {
-    At::offset(offset as off_t)
+/// The arguments of a call, each read as what the call takes it for.
+#[derive(Clone, Copy)]
+struct Args([usize; 6]);
+
+impl Args {
+    fn int(self, at: usize) -> c_int {
+        self.0[at] as c_int
+    }
+
+    fn uint(self, at: usize) -> c_uint {
+        self.0[at] as c_uint
+    }
+
+    fn offset(self, at: usize) -> off_t {
+        self.0[at] as off_t
+    }
+
+    fn size(self, at: usize) -> usize {
+        self.0[at]
+    }
+
+    fn pointer<T>(self, at: usize) -> *mut T {
+        self.0[at] as *mut T
+    }
+
+    fn path(self, at: usize) -> *const c_char {
+        self.0[at] as *const c_char
+    }
+
+    /// The offset of `preadv` comes in two halves, of which 64-bit machines use the first.
+    fn at(self, at: usize) -> Outcome<At> {
+        At::offset(self.offset(at))
+    }
 }
 
-fn small(outcome: Outcome<c_int>) -> Outcome<c_long> {
-    outcome.map(c_long::from)
+/// Results are all words.
+trait Word {
+    fn word(self) -> c_long;
 }
 
-fn large(outcome: Outcome<isize>) -> Outcome<c_long> {
-    outcome.map(|value| value as c_long)
+impl Word for c_int {
+    fn word(self) -> c_long {
+        self.into()
+    }
 }
 
-/// Calls on descriptors.
-fn on_descriptor(number: c_long, a: [usize; 6]) -> Outcome<c_long> {
-    let fd = a[0] as c_int;
+impl Word for isize {
+    fn word(self) -> c_long {
+        self as c_long
+    }
+}
+
+impl Word for u32 {
+    fn word(self) -> c_long {
+        self.into()
+    }
+}
+
+impl<T> Word for *mut T {
+    fn word(self) -> c_long {
+        self as c_long
+    }
+}
+
+fn word(outcome: Outcome<impl Word>) -> Outcome<c_long> {
+    outcome.map(Word::word)
+}
+
+/// Transfers.
+fn transfers(number: c_long, a: Args) -> Outcome<c_long> {
+    let fd = a.int(0);
     match number {
-        libc::SYS_read => large(data::read_fd(fd, a[1] as _, a[2], At::Current)),
-        libc::SYS_write => large(data::write_fd(fd, a[1] as _, a[2], At::Current)),
-        libc::SYS_pread64 => large(data::read_fd(fd, a[1] as _, a[2], at(a[3])?)),
-        libc::SYS_pwrite64 => large(data::write_fd(fd, a[1] as _, a[2], at(a[3])?)),
-        libc::SYS_readv => large(data::read_vector(fd, a[1] as _, a[2] as c_int, At::Current)),
-        libc::SYS_writev => large(data::write_vector(fd, a[1] as _, a[2] as c_int, At::Current)),
-        libc::SYS_preadv => large(data::read_vector(fd, a[1] as _, a[2] as c_int, at(a[3])?)),
-        libc::SYS_pwritev => large(data::write_vector(fd, a[1] as _, a[2] as c_int, at(a[3])?)),
-        libc::SYS_lseek => data::seek(fd, a[1] as off_t, a[2] as c_int),
-        libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_syncfs => small(data::sync_fd(fd)),
-        libc::SYS_ftruncate => small(data::truncate_open(fd, a[1] as off_t)),
-        libc::SYS_fallocate => small(data::allocate(fd, a[1] as c_int, a[2] as off_t, a[3] as off_t)),
-        libc::SYS_fstat => small(stat::of(fd, a[1] as _)),
-        libc::SYS_getdents64 => large(dir::entries(fd, a[1] as _, a[2])),
-        libc::SYS_close => small(descriptors::close_fd(fd)),
-        libc::SYS_fcntl => small(descriptors::control(fd, a[1] as c_int, a[2] as _)),
-        libc::SYS_ioctl => small(descriptors::device_control(fd, a[1] as _, a[2] as _)),
-        libc::SYS_dup => small(descriptors::control(fd, libc::F_DUPFD, std::ptr::null_mut())),
-        libc::SYS_dup3 => small(descriptors::duplicate_to(fd, a[1] as c_int, a[2] as c_int)),
-        libc::SYS_close_range => small(descriptors::close_some(a[0] as _, a[1] as _, a[2] as _)),
-        libc::SYS_copy_file_range => large(copy::range(fd, a[1] as _, a[2] as c_int, a[3] as _, a[4])),
-        libc::SYS_mmap => {
-            let mapped =
-                map::map(a[0] as _, a[1], a[2] as c_int, a[3] as c_int, a[4] as c_int, a[5] as off_t);
-            mapped.map(|address| address as c_long)
+        libc::SYS_read => word(data::read_fd(fd, a.pointer(1), a.size(2), At::Current)),
+        libc::SYS_write => word(data::write_fd(fd, a.pointer(1), a.size(2), At::Current)),
+        libc::SYS_pread64 => word(data::read_fd(fd, a.pointer(1), a.size(2), a.at(3)?)),
+        libc::SYS_pwrite64 => word(data::write_fd(fd, a.pointer(1), a.size(2), a.at(3)?)),
+        libc::SYS_readv => word(data::read_vector(fd, a.pointer(1), a.int(2), At::Current)),
+        libc::SYS_writev => word(data::write_vector(fd, a.pointer(1), a.int(2), At::Current)),
+        libc::SYS_preadv => word(data::read_vector(fd, a.pointer(1), a.int(2), a.at(3)?)),
+        libc::SYS_pwritev => word(data::write_vector(fd, a.pointer(1), a.int(2), a.at(3)?)),
+        libc::SYS_preadv2 => word(data::read_vector2(fd, a.pointer(1), a.int(2), a.offset(3), a.int(5))),
+        libc::SYS_pwritev2 => word(data::write_vector2(fd, a.pointer(1), a.int(2), a.offset(3), a.int(5))),
+        libc::SYS_sendfile => word(copy::send(fd, a.int(1), a.pointer(2), a.size(3))),
+        libc::SYS_copy_file_range => {
+            word(copy::range(fd, a.pointer(1), a.int(2), a.pointer(3), a.size(4), a.uint(5)))
         }
+        libc::SYS_splice => word(copy::splice_between(fd, a.pointer(1), a.int(2), a.pointer(3), a.size(4))),
+        libc::SYS_vmsplice => word(copy::splice_memory(fd)),
+        libc::SYS_tee => word(copy::between_pipes(fd, a.int(1))),
+        libc::SYS_lseek => data::seek(fd, a.offset(1), a.int(2)),
+        libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_syncfs | libc::SYS_sync_file_range => {
+            word(data::sync_fd(fd))
+        }
+        libc::SYS_ftruncate => word(data::truncate_open(fd, a.offset(1))),
+        libc::SYS_fallocate => word(data::allocate(fd, a.int(1), a.offset(2), a.offset(3))),
+        // The number gives its error like all others, the function returns it.
+        libc::SYS_fadvise64 => match data::advise(fd, a.int(3))? {
+            0 => Ok(0),
+            error => Err(Errno(error).into()),
+        },
+        libc::SYS_getdents64 => word(dir::entries(fd, a.pointer(1), a.size(2))),
+        _ => Err(Stop::Foreign),
+    }
+}
+
+/// Other calls on descriptors, and on memory.
+fn on_descriptor(number: c_long, a: Args) -> Outcome<c_long> {
+    let fd = a.int(0);
+    match number {
+        libc::SYS_fstat => word(stat::of(fd, a.pointer(1))),
+        libc::SYS_fstatfs => word(stat::fill_statfs(stat::by_fd(fd), a.pointer(1))),
+        libc::SYS_close => word(descriptors::close_fd(fd)),
+        libc::SYS_fcntl => word(descriptors::control(fd, a.int(1), a.pointer(2))),
+        libc::SYS_ioctl => word(descriptors::device_control(fd, a.size(1) as _, a.pointer(2))),
+        libc::SYS_dup => word(descriptors::control(fd, libc::F_DUPFD, std::ptr::null_mut())),
+        libc::SYS_dup3 => word(descriptors::duplicate_to(fd, a.int(1), a.int(2))),
+        libc::SYS_close_range => word(descriptors::close_some(a.uint(0), a.uint(1), a.uint(2))),
+        libc::SYS_recvmsg => word(descriptors::receive(fd, a.pointer(1), a.int(2))),
+        libc::SYS_recvmmsg => {
+            word(descriptors::receive_many(fd, a.pointer(1), a.uint(2), a.int(3), a.pointer(4)))
+        }
+        libc::SYS_flock => word(locks::whole(fd, a.int(1))),
+        libc::SYS_fchdir => word(cwd::change_to(fd)),
+        libc::SYS_fchmod => word(attributes::change(attributes::file_of(fd), attributes::mode(a.uint(1)))),
+        libc::SYS_fchown => {
+            word(attributes::change(attributes::file_of(fd), attributes::owner(a.uint(1), a.uint(2))))
+        }
+        libc::SYS_fgetxattr => {
+            word(attributes::get(attributes::file_of(fd), a.path(1), a.pointer(2), a.size(3)))
+        }
+        libc::SYS_fsetxattr => {
+            word(attributes::set(attributes::file_of(fd), a.path(1), a.pointer(2), a.size(3), a.int(4)))
+        }
+        libc::SYS_flistxattr => word(attributes::list(attributes::file_of(fd), a.pointer(1), a.size(2))),
+        libc::SYS_fremovexattr => word(attributes::remove(attributes::file_of(fd), a.path(1))),
+        libc::SYS_mmap => word(map::map(a.pointer(0), a.size(1), a.int(2), a.int(3), a.int(4), a.offset(5))),
+        libc::SYS_munmap => {
+            map::unmap(a.size(0), a.size(1));
+            Err(Stop::Foreign)
+        }
+        libc::SYS_mremap => word(map::remap(a.pointer(0), a.size(1), a.size(2), a.int(3))),
+        libc::SYS_msync => word(map::synchronise(a.pointer(0), a.size(1), a.int(2))),
+        libc::SYS_umask => word(opening::note_mask(a.uint(0))),
         _ => Err(Stop::Foreign),
     }
 }
 
 /// Calls on paths from a directory.
-fn on_path(number: c_long, a: [usize; 6]) -> Outcome<c_long> {
-    let (dirfd, path) = (a[0] as c_int, a[1] as *const c_char);
-    let contained = |outcome: Outcome<c_int>| match outcome {
-        // The replaced path would have to go to the number, which is not worth a rule of its own.
-        Err(Stop::Outside(_)) => crate::errno::fail(libc::ENOENT),
-        other => small(other),
-    };
+fn on_path_at(number: c_long, a: Args) -> Outcome<c_long> {
+    let (dirfd, path) = (a.int(0), a.path(1));
     match number {
-        libc::SYS_openat => contained(opening::open_at(dirfd, path, a[2] as c_int, a[3] as mode_t)),
-        libc::SYS_openat2 => contained(opening::open_how(dirfd, path, a[2] as _, a[3])),
-        libc::SYS_newfstatat => contained(stat::at(dirfd, path, a[2] as _, a[3] as c_int)),
-        libc::SYS_statx => contained(stat::extended_at(dirfd, path, a[2] as c_int, a[3] as u32, a[4] as _)),
-        libc::SYS_faccessat => contained(stat::access_at(dirfd, path, a[2] as c_int, 0)),
-        libc::SYS_faccessat2 => contained(stat::access_at(dirfd, path, a[2] as c_int, a[3] as c_int)),
-        libc::SYS_mkdirat => contained(names::make_dir(dirfd, path, a[2] as mode_t)),
-        libc::SYS_unlinkat => contained(names::remove_at(dirfd, path, a[2] as c_int)),
-        libc::SYS_renameat2 => {
-            contained(names::rename_at(dirfd, path, a[2] as c_int, a[3] as _, a[4] as u32))
+        libc::SYS_openat => word(opening::open_at(dirfd, path, a.int(2), a.uint(3) as mode_t)),
+        libc::SYS_openat2 => word(opening::open_how(dirfd, path, a.pointer(2), a.size(3))),
+        libc::SYS_newfstatat => word(stat::at(dirfd, path, a.pointer(2), a.int(3))),
+        libc::SYS_statx => word(stat::extended_at(dirfd, path, a.int(2), a.uint(3), a.pointer(4))),
+        libc::SYS_faccessat => word(stat::access_at(dirfd, path, a.int(2), 0)),
+        libc::SYS_faccessat2 => word(stat::access_at(dirfd, path, a.int(2), a.int(3))),
+        libc::SYS_mkdirat => word(names::make_dir(dirfd, path, a.uint(2))),
+        libc::SYS_mknodat => word(opening::make_node(dirfd, path, a.uint(2), a.size(3) as _)),
+        libc::SYS_unlinkat => word(names::remove_at(dirfd, path, a.int(2))),
+        libc::SYS_renameat2 => word(names::rename_at(dirfd, path, a.int(2), a.path(3), a.uint(4))),
+        libc::SYS_renameat => word(names::rename_at(dirfd, path, a.int(2), a.path(3), 0)),
+        libc::SYS_linkat => word(names::link_at(dirfd, path, a.int(2), a.path(3), a.int(4))),
+        libc::SYS_symlinkat => word(names::symlink_at(a.path(0), a.int(1), a.path(2))),
+        libc::SYS_readlinkat => word(names::read_link_at(dirfd, path, a.pointer(2), a.size(3))),
+        libc::SYS_utimensat => word(attributes::times_at(dirfd, path, a.pointer(2), a.int(3))),
+        libc::SYS_fchmodat => word(attributes::mode_at(dirfd, path, a.uint(2), 0)),
+        libc::SYS_fchmodat2 => word(attributes::mode_at(dirfd, path, a.uint(2), a.int(3))),
+        libc::SYS_fchownat => {
+            let file = attributes::file_at(dirfd, path, a.int(4));
+            word(attributes::change(file, attributes::owner(a.uint(2), a.uint(3))))
         }
-        libc::SYS_linkat => contained(names::link_at(dirfd, path, a[2] as c_int, a[3] as _, a[4] as c_int)),
-        libc::SYS_symlinkat => contained(names::symlink_at(a[0] as _, a[1] as c_int, a[2] as _)),
-        libc::SYS_readlinkat => large(names::read_link_at(dirfd, path, a[2] as _, a[3])),
-        libc::SYS_utimensat => contained(attributes::times_at(dirfd, path, a[2] as _, a[3] as c_int)),
-        libc::SYS_truncate => contained(data::truncate_path(a[0] as _, a[1] as off_t)),
-        libc::SYS_chdir => contained(cwd::change(a[0] as _)),
-        libc::SYS_fchdir => contained(cwd::change_to(dirfd)),
+        libc::SYS_execveat => word(program::run_at(dirfd, path, a.pointer(2), a.pointer(3), a.int(4))),
+        libc::SYS_name_to_handle_at => word(refused::at(dirfd, path)),
+        libc::SYS_fanotify_mark => word(refused::at(a.int(3), a.path(4))),
+        _ => Err(Stop::Foreign),
+    }
+}
+
+/// Calls on paths from the working directory.
+fn on_path(number: c_long, a: Args) -> Outcome<c_long> {
+    let path = a.path(0);
+    let file = |flags| attributes::file_at(HERE, path, flags);
+    match number {
+        libc::SYS_truncate => word(data::truncate_path(path, a.offset(1))),
+        libc::SYS_chdir => word(cwd::change(path)),
         libc::SYS_getcwd => {
-            let told = cwd::tell(a[0] as _, a[1])?;
+            let told = cwd::tell(a.pointer(0), a.size(1))?;
             // SAFETY: just filled with a path and its zero.
             Ok(unsafe { libc::strlen(told) } as c_long + 1)
         }
-        _ => older(number, a, contained),
+        libc::SYS_statfs => word(stat::fill_statfs(stat::by_path(path), a.pointer(1))),
+        libc::SYS_execve => word(program::run(HERE, path, a.pointer(1), a.pointer(2))),
+        libc::SYS_inotify_add_watch => word(refused::watch(a.path(1))),
+        libc::SYS_getxattr => word(attributes::get(file(0), a.path(1), a.pointer(2), a.size(3))),
+        libc::SYS_lgetxattr => word(attributes::get(file(NOFOLLOW), a.path(1), a.pointer(2), a.size(3))),
+        libc::SYS_setxattr => word(attributes::set(file(0), a.path(1), a.pointer(2), a.size(3), a.int(4))),
+        libc::SYS_lsetxattr => {
+            word(attributes::set(file(NOFOLLOW), a.path(1), a.pointer(2), a.size(3), a.int(4)))
+        }
+        libc::SYS_listxattr => word(attributes::list(file(0), a.pointer(1), a.size(2))),
+        libc::SYS_llistxattr => word(attributes::list(file(NOFOLLOW), a.pointer(1), a.size(2))),
+        libc::SYS_removexattr => word(attributes::remove(file(0), a.path(1))),
+        libc::SYS_lremovexattr => word(attributes::remove(file(NOFOLLOW), a.path(1))),
+        _ => older(number, a),
     }
 }
 
 /// Calls that newer machines have no numbers for.
 #[cfg(target_arch = "x86_64")]
-fn older(
-    number: c_long,
-    a: [usize; 6],
-    contained: impl Fn(Outcome<c_int>) -> Outcome<c_long>,
-) -> Outcome<c_long> {
-    let path = a[0] as *const c_char;
+fn older(number: c_long, a: Args) -> Outcome<c_long> {
+    let path = a.path(0);
+    let file = |flags| attributes::file_at(HERE, path, flags);
     match number {
-        libc::SYS_open => contained(opening::open_at(HERE, path, a[1] as c_int, a[2] as mode_t)),
+        libc::SYS_open => word(opening::open_at(HERE, path, a.int(1), a.uint(2) as mode_t)),
         libc::SYS_creat => {
             let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
-            contained(opening::open_at(HERE, path, flags, a[1] as mode_t))
+            word(opening::open_at(HERE, path, flags, a.uint(1) as mode_t))
         }
-        libc::SYS_stat => contained(stat::at(HERE, path, a[1] as _, 0)),
-        libc::SYS_lstat => contained(stat::at(HERE, path, a[1] as _, NOFOLLOW)),
-        libc::SYS_access => contained(stat::access_at(HERE, path, a[1] as c_int, 0)),
-        libc::SYS_mkdir => contained(names::make_dir(HERE, path, a[1] as mode_t)),
-        libc::SYS_rmdir => contained(names::remove_at(HERE, path, libc::AT_REMOVEDIR)),
-        libc::SYS_unlink => contained(names::remove_at(HERE, path, 0)),
-        libc::SYS_rename => contained(names::rename_at(HERE, path, HERE, a[1] as _, 0)),
-        libc::SYS_dup2 => contained(descriptors::duplicate_to_same(a[0] as c_int, a[1] as c_int)),
+        libc::SYS_stat => word(stat::at(HERE, path, a.pointer(1), 0)),
+        libc::SYS_lstat => word(stat::at(HERE, path, a.pointer(1), NOFOLLOW)),
+        libc::SYS_access => word(stat::access_at(HERE, path, a.int(1), 0)),
+        libc::SYS_mkdir => word(names::make_dir(HERE, path, a.uint(1))),
+        libc::SYS_mknod => word(opening::make_node(HERE, path, a.uint(1), a.size(2) as _)),
+        libc::SYS_rmdir => word(names::remove_at(HERE, path, libc::AT_REMOVEDIR)),
+        libc::SYS_unlink => word(names::remove_at(HERE, path, 0)),
+        libc::SYS_rename => word(names::rename_at(HERE, path, HERE, a.path(1), 0)),
+        libc::SYS_link => word(names::link_at(HERE, path, HERE, a.path(1), 0)),
+        libc::SYS_symlink => word(names::symlink_at(path, HERE, a.path(1))),
+        libc::SYS_readlink => word(names::read_link_at(HERE, path, a.pointer(1), a.size(2))),
+        libc::SYS_chmod => word(attributes::change(file(0), attributes::mode(a.uint(1)))),
+        libc::SYS_chown => word(attributes::change(file(0), attributes::owner(a.uint(1), a.uint(2)))),
+        libc::SYS_lchown => word(attributes::change(file(NOFOLLOW), attributes::owner(a.uint(1), a.uint(2)))),
+        libc::SYS_utime => word(attributes::with(file(0), || attributes::oldest_times(a.pointer(1)))),
+        libc::SYS_utimes => word(attributes::with(file(0), || attributes::old_times(a.pointer(1)))),
+        libc::SYS_futimesat => {
+            let file = attributes::file_at(a.int(0), a.path(1), 0);
+            word(attributes::with(file, || attributes::old_times(a.pointer(2))))
+        }
+        libc::SYS_dup2 => word(descriptors::duplicate_to_same(a.int(0), a.int(1))),
         _ => Err(Stop::Foreign),
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn older(_: c_long, _: [usize; 6], _: impl Fn(Outcome<c_int>) -> Outcome<c_long>) -> Outcome<c_long> {
+fn older(_: c_long, _: Args) -> Outcome<c_long> {
     Err(Stop::Foreign)
 }
 
-fn dispatch(number: c_long, args: [usize; 6]) -> Outcome<c_long> {
-    match on_descriptor(number, args) {
-        Err(Stop::Foreign) => on_path(number, args),
+/// Which argument is the path that a link can lead out of Forebay.
+fn place_of_path(number: c_long) -> usize {
+    match number {
+        libc::SYS_openat
+        | libc::SYS_openat2
+        | libc::SYS_newfstatat
+        | libc::SYS_statx
+        | libc::SYS_faccessat
+        | libc::SYS_faccessat2
+        | libc::SYS_mkdirat
+        | libc::SYS_mknodat
+        | libc::SYS_unlinkat
+        | libc::SYS_readlinkat
+        | libc::SYS_utimensat
+        | libc::SYS_fchmodat
+        | libc::SYS_fchmodat2
+        | libc::SYS_fchownat
+        | libc::SYS_execveat
+        | libc::SYS_inotify_add_watch
+        | libc::SYS_name_to_handle_at => 1,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_futimesat | libc::SYS_symlink => 1,
+        libc::SYS_symlinkat => 2,
+        libc::SYS_fanotify_mark => 4,
+        _ => 0,
+    }
+}
+
+/// What a system call comes to. Those that have nothing to do with Forebay are left to the caller.
+pub(crate) fn perform(number: c_long, args: [usize; 6]) -> Outcome<c_long> {
+    let a = Args(args);
+    let mut outcome = Err(Stop::Foreign);
+    for group in [transfers, on_descriptor, on_path_at, on_path] {
+        outcome = group(number, a);
+        if !matches!(outcome, Err(Stop::Foreign)) {
+            break;
+        }
+    }
+    match outcome {
+        Err(Stop::Outside(path)) => {
+            let mut args = args;
+            args[place_of_path(number)] = path.as_ptr() as usize;
+            // SAFETY: the application's own call, with an absolute path in the place of the one it gave.
+            Ok(unsafe { ask(number, args) }? as c_long)
+        }
         other => other,
     }
 }
 
 hook::hooks! {
     fn [syscall](number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long =>
-        dispatch(number, [a, b, c, d, e, f]);
+        perform(number, [a, b, c, d, e, f]);
 }

@@ -96,8 +96,15 @@ fn extended(attr: &Attr) -> Statx {
     stat
 }
 
+/// Flags that calls by path know.
+fn known(flags: c_int, known: c_int) -> Outcome<()> {
+    if flags & !known == 0 { Ok(()) } else { fail(libc::EINVAL) }
+}
+
 pub(crate) fn at(dirfd: c_int, path: *const c_char, into: *mut Stat, flags: c_int) -> Outcome<c_int> {
-    let attr = subject(dirfd, path, flags)?.attr(flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
+    let subject = subject(dirfd, path, flags)?;
+    known(flags, NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH)?;
+    let attr = subject.attr(flags & NOFOLLOW == 0)?;
     mem::give(into, classic(&attr))?;
     Ok(0)
 }
@@ -117,6 +124,7 @@ pub(crate) fn extended_at(
 ) -> Outcome<c_int> {
     const RESERVED: c_uint = 1 << 31;
     let subject = subject(dirfd, path, flags)?;
+    known(flags, NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | libc::AT_STATX_SYNC_TYPE)?;
     if mask & RESERVED != 0 {
         return fail(libc::EINVAL);
     }
@@ -139,9 +147,8 @@ fn identity(effective: bool) -> Identity {
 
 pub(crate) fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Outcome<c_int> {
     let subject = subject(dirfd, path, flags)?;
-    if mode & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 {
-        return fail(libc::EINVAL);
-    }
+    known(mode, libc::R_OK | libc::W_OK | libc::X_OK)?;
+    known(flags, NOFOLLOW | libc::AT_EACCESS | libc::AT_EMPTY_PATH)?;
     let attr = subject.attr(flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
     let wanted = Access {
         read: mode & libc::R_OK != 0,
@@ -157,10 +164,12 @@ pub(crate) fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c
 /// The file at a place, if this process may run it.
 pub(crate) fn runnable(place: &crate::place::Place) -> Outcome<FileId> {
     let attr = place.find(true)?;
-    match attr.kind == FileKind::File && may(&identity(true), &attr, Access::EXECUTE) {
-        true => Ok(attr.id),
-        false => fail(libc::EACCES),
-    }
+    if may_run(&attr) { Ok(attr.id) } else { fail(libc::EACCES) }
+}
+
+/// Whether this process may run a file.
+pub(crate) fn may_run(attr: &Attr) -> bool {
+    attr.kind == FileKind::File && may(&identity(true), attr, Access::EXECUTE)
 }
 
 struct Space {
@@ -214,11 +223,11 @@ fn fill_statvfs(subject: Outcome<Subject>, into: *mut StatVfs) -> Outcome<c_int>
     Ok(0)
 }
 
-fn by_path(path: *const c_char) -> Outcome<Subject> {
+pub(crate) fn by_path(path: *const c_char) -> Outcome<Subject> {
     subject(libc::AT_FDCWD, path, 0)
 }
 
-fn by_fd(fd: c_int) -> Outcome<Subject> {
+pub(crate) fn by_fd(fd: c_int) -> Outcome<Subject> {
     ours(fd).map(Subject::Open)
 }
 
@@ -259,7 +268,7 @@ hook::hooks! {
         access_at(HERE, path, mode, libc::AT_EACCESS);
     fn [faccessat](dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int, at path =>
         access_at(dirfd, path, mode, flags);
-    fn [statfs, statfs64](path: *const c_char, into: *mut StatFs) -> c_int, at path =>
+    fn [statfs, statfs64, __statfs](path: *const c_char, into: *mut StatFs) -> c_int, at path =>
         fill_statfs(by_path(path), into);
     fn [fstatfs, fstatfs64](fd: c_int, into: *mut StatFs) -> c_int => fill_statfs(by_fd(fd), into);
     fn [statvfs, statvfs64](path: *const c_char, into: *mut StatVfs) -> c_int, at path =>

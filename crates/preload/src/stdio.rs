@@ -214,40 +214,85 @@ fn stream_on(fd: c_int, mode: *const c_char) -> Outcome<*mut FILE> {
     make(fd, mode, BUFFER)
 }
 
-/// Opens a stream anew. A standard stream keeps its descriptor; any other becomes another stream.
+/// Opens a stream anew. A standard stream keeps its descriptor, one of ours its address; any other becomes another.
 fn reopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> Outcome<*mut FILE> {
     life::ready();
-    let place = if path.is_null() { Err(Stop::Foreign) } else { locate(libc::AT_FDCWD, path) };
     let known = is_ours(stream);
-    match place {
-        Err(stop) if !known => Err(stop),
-        // SAFETY: the caller's stream, which it may use until this returns.
-        _ if path.is_null() => unsafe {
-            libc::fflush(stream);
-            Ok(stream)
+    let place = if path.is_null() { Err(Stop::Foreign) } else { locate(libc::AT_FDCWD, path) };
+    if let (Err(_), false) = (&place, known) {
+        return place.map(|_| stream);
+    }
+    let mode = Mode::read(mode)?;
+    // SAFETY: the caller's stream, which it may use until this returns.
+    let old = unsafe {
+        libc::fflush(stream);
+        libc::fileno(stream)
+    };
+    if path.is_null() {
+        // Another mode for the same file. As the C library does, only what needs no new descriptor is done.
+        adjust(stream, mode);
+        return Ok(stream);
+    }
+    let fd = match place {
+        Ok(place) => opening::open_place(&place, mode.flags(), 0o666)?,
+        // SAFETY: the caller's own path.
+        Err(_) => match unsafe { libc::open(path, mode.flags(), 0o666) } {
+            -1 => return Err(Errno::last().into()),
+            fd => fd,
         },
-        // SAFETY: as above; it may not be used afterwards.
-        Err(_) => unsafe {
-            libc::fclose(stream);
-            Ok(libc::fopen(path, mode))
+    };
+    if !known && !(0..3).contains(&old) {
+        retire(stream, old);
+        return make(fd, mode, BUFFER);
+    }
+    descriptors::duplicate_to_same(fd, old).or_else(|stop| move_foreign(stop, fd, old))?;
+    // SAFETY: opened above.
+    unsafe { libc::close(fd) };
+    if (0..3).contains(&old) {
+        return Ok(variable(old as usize));
+    }
+    adjust(stream, mode);
+    Ok(stream)
+}
+
+fn move_foreign(stop: Stop, fd: c_int, old: c_int) -> Outcome<c_int> {
+    match stop {
+        // SAFETY: two descriptors, neither of which is ours.
+        Stop::Foreign => match unsafe { libc::dup2(fd, old) } {
+            -1 => Err(Errno::last().into()),
+            fd => Ok(fd),
         },
-        Ok(place) => {
-            let mode = Mode::read(mode)?;
-            // SAFETY: the caller's stream.
-            let old = unsafe {
-                libc::fflush(stream);
-                libc::fileno(stream)
-            };
-            let fd = opening::open_place(&place, mode.flags(), 0o666)?;
-            if !(0..3).contains(&old) {
-                // SAFETY: the caller's stream, which it gives up.
-                unsafe { libc::fclose(stream) };
-                return make(fd, mode, BUFFER);
-            }
-            descriptors::duplicate_to(fd, old, 0)?;
-            descriptors::close_fd(fd)?;
-            Ok(variable(old as usize))
-        }
+        stop => Err(stop),
+    }
+}
+
+/// Changes what a stream of ours may do, and empties it.
+fn adjust(stream: *mut FILE, mode: Mode) {
+    const NO_READS: c_int = 4;
+    const NO_WRITES: c_int = 8;
+    const APPENDS: c_int = 0x1000;
+    let mut flags = match (mode.plus, mode.letter) {
+        (true, _) => 0,
+        (false, b'r') => NO_WRITES,
+        (false, _) => NO_READS,
+    };
+    flags |= if mode.letter == b'a' { APPENDS } else { 0 };
+    // SAFETY: a stream of ours, of the layout its binary interface fixes.
+    unsafe {
+        __fpurge(stream);
+        libc::clearerr(stream);
+        let layout = stream.cast::<Layout>();
+        (*layout).flags = (*layout).flags & !(NO_READS | NO_WRITES | APPENDS) | flags;
+    }
+}
+
+/// A stream that was replaced by another: whoever goes on using it is told so.
+fn retire(stream: *mut FILE, fd: c_int) {
+    // SAFETY: the caller's stream, of the layout its binary interface fixes. It is not freed, because its address may
+    // still be used: without a descriptor, every call on it fails.
+    unsafe {
+        libc::close(fd);
+        (*stream.cast::<Layout>()).descriptor = -1;
     }
 }
 
@@ -337,7 +382,29 @@ pub(crate) fn flush() {
     }
 }
 
+/// `dprintf` writes past everybody.
+pub(crate) fn print(fd: c_int, format: *const c_char, arguments: *mut c_void) -> Outcome<c_int> {
+    ours(fd)?;
+    let mut text: *mut c_char = std::ptr::null_mut();
+    // SAFETY: the application's own format and arguments; the text is freed below.
+    let len = unsafe { vasprintf(&raw mut text, format, arguments) };
+    if len < 0 {
+        return Err(Errno::last().into());
+    }
+    let written = data::write_fd(fd, text.cast(), len as usize, data::At::Current);
+    // SAFETY: made by the C library above.
+    unsafe { libc::free(text.cast()) };
+    written.map(|count| count as c_int)
+}
+
+unsafe extern "C" {
+    fn vasprintf(into: *mut *mut c_char, format: *const c_char, arguments: *mut c_void) -> c_int;
+}
+
 hook::hooks! {
+    fn [vdprintf](fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int => print(fd, format, arguments);
+    fn [__vdprintf_chk](fd: c_int, _flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int =>
+        print(fd, format, arguments);
     fn [fopen, fopen64](path: *const c_char, mode: *const c_char) -> *mut FILE, at path => open_stream(path, mode);
     fn [fdopen](fd: c_int, mode: *const c_char) -> *mut FILE => stream_on(fd, mode);
     fn [freopen, freopen64](path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE, at path =>

@@ -20,6 +20,13 @@ static SPARE: Lock<Vec<&'static Cell>> = Lock::new(Vec::new());
 
 /// Marks a descriptor of our own, such as a connection: the application may not touch it.
 const HIDDEN: *mut Cell = std::ptr::without_provenance_mut(8);
+/// Marks one that belongs to forked children as well, such as a lock.
+const KEPT: *mut Cell = std::ptr::without_provenance_mut(16);
+
+/// Whether a place holds a mark, or nothing.
+fn is_mark(cell: *mut Cell) -> bool {
+    cell.is_null() || cell == HIDDEN || cell == KEPT
+}
 
 /// Where an open file lives while somebody needs it.
 struct Cell {
@@ -111,7 +118,7 @@ pub(crate) fn get(fd: RawFd) -> Option<Held> {
     let place = place(fd)?;
     loop {
         let cell = place.load(Ordering::Acquire);
-        if cell.is_null() || cell == HIDDEN {
+        if is_mark(cell) {
             return None;
         }
         // SAFETY: cells are never freed.
@@ -125,7 +132,7 @@ pub(crate) fn get(fd: RawFd) -> Option<Held> {
 fn exchange(place: &AtomicPtr<Cell>, new: *mut Cell) -> Option<Held> {
     let old = place.swap(new, Ordering::AcqRel);
     // SAFETY: cells are never freed, and the place had counted this one.
-    (!old.is_null() && old != HIDDEN).then(|| Held(unsafe { &*old }))
+    (!is_mark(old)).then(|| Held(unsafe { &*old }))
 }
 
 /// Makes a descriptor ours. A process that borrows its parent's memory leaves the table alone.
@@ -148,9 +155,28 @@ pub(crate) fn hide(fd: RawFd) {
     }
 }
 
+/// Hides a descriptor of our own that forked children keep.
+pub(crate) fn keep(fd: RawFd) {
+    if let Some(place) = make_place(fd) {
+        drop(exchange(place, KEPT));
+    }
+}
+
 /// Whether a descriptor is hidden.
 pub(crate) fn is_hidden(fd: RawFd) -> bool {
-    place(fd).is_some_and(|place| place.load(Ordering::Acquire) == HIDDEN)
+    place(fd).is_some_and(|place| matches!(place.load(Ordering::Acquire), HIDDEN | KEPT))
+}
+
+/// Forgets every hidden descriptor that children do not keep, and says which they were.
+pub(crate) fn forget_hidden(mut visit: impl FnMut(RawFd)) {
+    each(0, RawFd::MAX, |fd| {
+        let forgot = place(fd).is_some_and(|place| {
+            place.compare_exchange(HIDDEN, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        if forgot {
+            visit(fd);
+        }
+    });
 }
 
 /// Every descriptor from `first` to `last` that is ours or hidden.

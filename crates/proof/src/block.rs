@@ -1,6 +1,6 @@
 //! Writes that describe themselves: who wrote them, where, and for the how manieth time.
 
-use crate::dice::pattern;
+use forebay_dice::pattern;
 
 /// Bytes at the start of a block that say what it is.
 pub const HEAD: usize = 40;

@@ -1,13 +1,14 @@
 //! Random operations in both worlds, the real one and the model, compared after every step.
 
-use crate::dice::{Dice, pattern};
 use crate::found;
-use crate::op::{Op, Seen, perform};
+use crate::op::{Answer, Op, Seen, perform};
 use crate::tree::{Body, NodeId, Tree};
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Listing, OpenOptions};
-use forebay_model::{Error, ErrorKind, Gid, Identity, Time, Uid};
+use forebay_dice::{Dice, pattern};
+use forebay_model::{Error, ErrorKind, Gid, Identity, Striping, Time, Uid};
 use forebay_wire::{RenameMode, XattrMode};
+use std::collections::VecDeque;
 use std::path::Path;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -19,6 +20,9 @@ const MODES: [u16; 12] =
 const GROUPS: [u32; 4] = [0, 6100, 6200, 6300];
 const LARGEST: u64 = 1 << 20;
 const MOST_OPEN: usize = 8;
+/// Steps that are told if the test fails, and how much of each.
+const REMEMBERED: usize = 60;
+const LONGEST_LINE: usize = 300;
 
 /// What came of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +49,17 @@ pub struct Driver {
     tree: Tree,
     dice: Dice,
     handles: Vec<Handle>,
+    mix: Mix,
+    /// The last steps, told if the test fails.
+    last: VecDeque<String>,
+}
+
+/// What a driver does most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mix {
+    All,
+    /// Makes, moves, links and removes names.
+    Names,
 }
 
 fn user(uid: u32, gid: u32, groups: &[u32]) -> Identity {
@@ -68,7 +83,47 @@ impl Driver {
             perform(&clients[0].as_identity(root.clone()), &op).expect("the base is new");
             tree.apply(&root, &op).expect("the base is new");
         }
-        Driver { clients, base: base.to_owned(), tree, dice, handles: Vec::new() }
+        Driver {
+            clients,
+            base: base.to_owned(),
+            tree,
+            dice,
+            handles: Vec::new(),
+            mix: Mix::All,
+            last: VecDeque::new(),
+        }
+    }
+
+    /// The same, but mostly making, moving, linking and removing names.
+    #[must_use]
+    pub fn of_names(mut self) -> Driver {
+        self.mix = Mix::Names;
+        self
+    }
+
+    fn note(&mut self, who: &Identity, op: &Op, real: &Result<(Answer, Option<File>), Error>) {
+        if self.last.len() == REMEMBERED {
+            self.last.pop_front();
+        }
+        let answer = real.as_ref().map(|(answer, _)| answer).map_err(Error::to_string);
+        let mut line = format!("user {} {op:?} → {answer:?}", who.uid);
+        line.truncate(line.floor_char_boundary(LONGEST_LINE));
+        self.last.push_back(line);
+    }
+
+    /// Lays the files of some directory out in another way, which nobody may notice.
+    pub fn restripe(&mut self) {
+        let path = self.path();
+        let stripings = [
+            None,
+            Some(Striping { width: 0, stripe: 64 << 10 }),
+            Some(Striping { width: 2, stripe: 128 << 10 }),
+            Some(Striping { width: 1, stripe: 1 << 20 }),
+        ];
+        let client = self.clients[0].as_identity(Identity::root());
+        let laid_out = client.set_layout(&path, *self.dice.pick(&stripings));
+        let is_dir = self.tree.leads_to_directory(&path);
+        assert_eq!(laid_out.is_ok(), is_dir, "layout of {path}: {laid_out:?}");
     }
 
     /// Starts at the root, with a tree of files in the directory behind that the server has not seen yet.
@@ -120,7 +175,11 @@ impl Driver {
         let path = self.path();
         let mode = *self.dice.pick(&MODES);
         let name = (*self.dice.pick(&["user.x", "user.y"])).to_owned();
-        match self.dice.below(34) {
+        let choice = match self.mix {
+            Mix::All => self.dice.below(34),
+            Mix::Names => self.dice.below(17),
+        };
+        match choice {
             0..4 => Op::Mkdir { path, mode },
             4..6 => Op::Symlink { target: self.target(), path },
             6..8 => Op::Link { file: path, to: self.path() },
@@ -160,7 +219,7 @@ impl Driver {
     /// One step in both worlds. Panics where they differ.
     pub fn step(&mut self) -> Step {
         match self.dice.below(10) {
-            0..4 if !self.handles.is_empty() => self.use_handle(),
+            0..4 if !self.handles.is_empty() && self.mix == Mix::All => self.use_handle(),
             4 if self.handles.len() < MOST_OPEN => {
                 let op = Op::Open { path: self.path(), options: self.options() };
                 self.go(&op)
@@ -177,8 +236,9 @@ impl Driver {
         let who = if self.dice.one_in(3) { &people[0] } else { self.dice.pick(&people) };
         let client = self.dice.pick(&self.clients).as_identity(who.clone());
         let real = perform(&client, op);
+        self.note(who, op, &real);
         if is_unknown(&real) {
-            self.settle(|tree| drop(tree.apply(who, op)));
+            self.settle(&[&|tree| drop(tree.apply(who, op))]);
             return Step::Unknown;
         }
         let expected = self.tree.apply(who, op);
@@ -204,14 +264,20 @@ impl Driver {
         }
     }
 
-    /// Takes as the truth what is there: the call was carried out, or it was not.
-    fn settle(&mut self, apply: impl FnOnce(&mut Tree)) {
+    /// Takes as the truth what is there: the call was not carried out, or in one of these ways.
+    fn settle(&mut self, ways: &[&dyn Fn(&mut Tree)]) {
         let Err(why) = self.compare() else { return };
         let before = self.tree.clone();
-        apply(&mut self.tree);
-        if let Err(other) = self.compare() {
-            panic!("neither before the call ({why}) nor after it ({other})\n{before:#?}");
+        let mut others = Vec::new();
+        for apply in ways {
+            self.tree = before.clone();
+            apply(&mut self.tree);
+            match self.compare() {
+                Ok(()) => return,
+                Err(other) => others.push(other),
+            }
         }
+        panic!("neither before the call ({why}) nor after it ({others:?})\n{before:#?}");
     }
 
     fn use_handle(&mut self) -> Step {
@@ -248,7 +314,7 @@ impl Driver {
                 if let Ok(at) = appended {
                     assert_eq!(at, size, "appended to {path}");
                 }
-                change = Some(Change::Put(size, data));
+                change = Some(Change::Append(size, data));
                 appended.map(drop)
             }
             7 => Ok(()),
@@ -268,7 +334,14 @@ impl Driver {
     fn judge(&mut self, node: NodeId, writes: bool, change: Option<Change>, done: Result<(), Error>) -> Step {
         match (done, change) {
             (Err(error), Some(change)) if error.kind() == ErrorKind::Unreachable => {
-                self.settle(|tree| change.apply(tree.bytes_mut(node)));
+                let empty = match &change {
+                    // The place was handed out, and nobody heard where it is.
+                    Change::Append(size, data) => Change::Append(*size, vec![0; data.len()]),
+                    other => other.clone(),
+                };
+                self.settle(&[&|tree| change.clone().apply(tree.bytes_mut(node)), &|tree| {
+                    empty.clone().apply(tree.bytes_mut(node));
+                }]);
                 Step::Unknown
             }
             (Err(error), Some(_)) if !writes => {
@@ -365,6 +438,15 @@ impl Driver {
     }
 }
 
+impl Drop for Driver {
+    #[expect(clippy::print_stderr, reason = "a failing test tells how it came there")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.last.iter().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
 impl Tree {
     fn find_base(&self, base: &str) -> NodeId {
         self.walk(&Identity::root(), crate::tree::ROOT, base, false, false).expect("the base is there")
@@ -372,11 +454,12 @@ impl Tree {
 }
 
 /// What happens to the bytes of an open file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Change {
     Cut(u64),
     Punch(u64, u64),
     Put(u64, Vec<u8>),
+    Append(u64, Vec<u8>),
 }
 
 impl Change {
@@ -387,7 +470,7 @@ impl Change {
                 let end = bytes.len().min((offset + len) as usize);
                 bytes[(offset as usize).min(end)..end].fill(0);
             }
-            Change::Put(offset, data) => {
+            Change::Put(offset, data) | Change::Append(offset, data) => {
                 let (start, end) = (offset as usize, offset as usize + data.len());
                 bytes.resize(bytes.len().max(end), 0);
                 bytes[start..end].copy_from_slice(&data);

@@ -1,7 +1,7 @@
 //! A tree of files that was there before the server, in the back end and in the model.
 
-use crate::dice::{Dice, is_root, pattern};
 use crate::tree::{Body, Node, NodeId, ROOT, Tree};
+use forebay_dice::{Dice, is_root, pattern};
 use forebay_model::Time;
 use std::collections::BTreeMap;
 use std::fs;

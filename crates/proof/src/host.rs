@@ -3,7 +3,7 @@
 use crate::meter::Meter;
 use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig, Credential};
-use forebay_model::{Bytes, Job};
+use forebay_model::{Bytes, Job, Member, ServerId};
 use forebay_server::{Config, Medium};
 use forebay_store::Store;
 use std::fs::File;
@@ -45,9 +45,12 @@ impl Plan {
         Plan { capacity, region, medium, session, reservation, handshake, port: free_port(), before: false }
     }
 
-    fn words(&self, store: &Path) -> Vec<String> {
+    /// How many words on the command line of the server process are the plan's.
+    pub const WORDS: usize = 9;
+
+    fn words(&self, store: &Path) -> [String; Plan::WORDS] {
         let millis = |time: Duration| time.as_millis().to_string();
-        vec![
+        [
             store.display().to_string(),
             self.capacity.0.to_string(),
             self.region.0.to_string(),
@@ -102,9 +105,80 @@ fn behind(store: &Path) -> PathBuf {
     store.with_file_name("behind")
 }
 
+/// The place of a server among several.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seat {
+    /// Its number.
+    pub server: ServerId,
+    /// All servers of the service.
+    pub servers: Vec<Member>,
+    /// Grows whenever the list changes.
+    pub epoch: u64,
+    /// The key that all of them have.
+    pub key: PathBuf,
+    /// How long what a server knows of others' directories counts.
+    pub lease: Duration,
+    /// How long another server may take to answer.
+    pub peer: Duration,
+}
+
+impl Seat {
+    fn words(&self) -> Vec<String> {
+        let member = |member: &Member| {
+            let socket = member.socket.as_deref().unwrap_or_default();
+            format!("{}|{}|{socket}", member.server, member.address)
+        };
+        vec![
+            self.server.to_string(),
+            self.servers.iter().map(member).collect::<Vec<_>>().join(","),
+            self.epoch.to_string(),
+            self.key.display().to_string(),
+            self.lease.as_millis().to_string(),
+            self.peer.as_millis().to_string(),
+        ]
+    }
+
+    /// What the words on the command line of the server process mean.
+    #[must_use]
+    pub fn from_words(words: &[String]) -> Option<Seat> {
+        let [server, list, epoch, key, lease, peer] = words else {
+            return None;
+        };
+        let member = |text: &str| {
+            let mut parts = text.split('|');
+            let server = ServerId(parts.next()?.parse().ok()?);
+            let (address, socket) = (parts.next()?.to_owned(), parts.next().map(str::to_owned));
+            Some(Member { server, address, socket })
+        };
+        let time = |word: &String| word.parse().ok().map(Duration::from_millis);
+        Some(Seat {
+            server: ServerId(server.parse().ok()?),
+            servers: list.split(',').map(member).collect::<Option<Vec<_>>>()?,
+            epoch: epoch.parse().ok()?,
+            key: PathBuf::from(key),
+            lease: time(lease)?,
+            peer: time(peer)?,
+        })
+    }
+
+    /// Tells a server's configuration of the others.
+    pub fn apply(&self, config: &mut Config) {
+        config.server = self.server;
+        config.servers = self.servers.clone();
+        config.epoch = self.epoch;
+        config.key = Some(self.key.clone());
+        config.times.lease = self.lease;
+        config.times.peer = self.peer;
+        let own = self.servers.iter().find(|member| member.server == self.server);
+        if let Some(listen) = own.and_then(|member| member.address.strip_prefix("tcp:")?.parse().ok()) {
+            config.listen = listen;
+        }
+    }
+}
+
 /// A port that nobody uses, outside of the range from which the kernel takes ports for outgoing connections:
 /// otherwise a client that looks for a dead server could meet itself.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = std::process::id() as u16 % 12_000;
     loop {
@@ -137,6 +211,8 @@ pub struct Host {
     program: &'static str,
     /// What it is started with.
     pub plan: Plan,
+    /// Its place among several.
+    pub seat: Option<Seat>,
     dir: TempDir,
     child: Option<Child>,
 }
@@ -154,7 +230,7 @@ impl Host {
     #[must_use]
     pub fn prepare(program: &'static str, plan: Plan) -> Host {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let host = Host { program, plan, dir, child: None };
+        let host = Host { program, plan, seat: None, dir, child: None };
         if plan.before {
             std::fs::create_dir(host.behind()).expect("a directory can be made");
         }
@@ -182,7 +258,7 @@ impl Host {
     /// Its Unix socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.plan.config(&self.store()).socket_path()
+        self.config().socket_path()
     }
 
     /// Its address on TCP.
@@ -194,7 +270,15 @@ impl Host {
     /// Its key file.
     #[must_use]
     pub fn key(&self) -> PathBuf {
-        self.plan.config(&self.store()).key_path()
+        self.config().key_path()
+    }
+
+    fn config(&self) -> Config {
+        let mut config = self.plan.config(&self.store());
+        if let Some(seat) = &self.seat {
+            seat.apply(&mut config);
+        }
+        config
     }
 
     /// Starts it, and waits until it serves.
@@ -226,11 +310,13 @@ impl Host {
         assert!(self.child.is_none(), "it runs already");
         let log = File::options().append(true).create(true).open(self.log_path()).expect("a log");
         command.args(self.plan.words(&self.store()));
+        command.args(self.seat.iter().flat_map(Seat::words));
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn();
         self.child = Some(child.expect("the server's program runs"));
     }
 
-    fn await_ready(&mut self) -> Result<(), String> {
+    /// Waits until it serves; the error is what it said when it gave up.
+    pub fn await_ready(&mut self) -> Result<(), String> {
         let before = self.log().len();
         let child = self.child.as_mut().expect("it was started");
         let mut line = String::new();
@@ -243,6 +329,12 @@ impl Host {
         let log = self.log();
         let said = log.get(before.min(log.len())..).filter(|said| !said.is_empty()).unwrap_or(&log);
         Err(format!("{status}: {}", said.trim()))
+    }
+
+    /// Whether it was started.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.child.is_some()
     }
 
     /// Its process.

@@ -1,11 +1,12 @@
 //! Proofs of the whole service: what the tests of this package share.
 //!
 //! ```text
-//! host, raw, meter    a server process that can be killed, frames without a client, what a process uses
+//! host, fleet         a server process that can be killed, and several of one service
+//! raw, meter          frames without a client, what a process uses
 //! tree, oracle, op    the reference model of a file system, and what can be done to it
 //! driver              random operations in both worlds, compared after every step
 //! block, ledger       writes that describe themselves, and what was acknowledged of them
-//! dice, person        replayable seeds, real users
+//! person              real users
 //! ```
 //!
 //! **Invariant**: everything goes through real sockets to a real process, and nothing here knows more about the
@@ -16,8 +17,8 @@
 #![forbid(unsafe_code)]
 
 mod block;
-mod dice;
 mod driver;
+mod fleet;
 mod found;
 mod host;
 mod ledger;
@@ -29,9 +30,10 @@ mod raw;
 mod tree;
 
 pub use block::{Block, HEAD};
-pub use dice::{Dice, Seeded, is_root, pattern, rounds, skip};
 pub use driver::{Driver, Step};
-pub use host::{By, Host, Plan};
+pub use fleet::Fleet;
+pub use forebay_dice::{Dice, Seeded, is_root, pattern, rounds, skip};
+pub use host::{By, Host, Plan, Seat};
 pub use ledger::{Fate, Ledger};
 pub use meter::Meter;
 pub use op::{Answer, Op, Seen, perform};

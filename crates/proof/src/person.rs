@@ -3,6 +3,7 @@
 use crate::raw::{Raw, Relay, hello};
 use forebay_model::{Error, Identity};
 use forebay_wire::{Channel, Welcome};
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -73,6 +74,18 @@ impl Person {
         command.arg(format!("--reuid={}", self.uid)).arg(format!("--regid={}", self.gid));
         command.args(["--init-groups", "--"]);
         command
+    }
+
+    /// Connections of this user on which nothing is said, held until the relay is dropped.
+    #[must_use]
+    pub fn knock(&self, relay: &str, socket: &Path, count: usize) -> Relay {
+        let mut command = self.command();
+        command.arg(relay).arg(socket).arg(count.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut relay = Relay::new(command.spawn().expect("setpriv runs"));
+        let mut said = [0; 5];
+        relay.read_exact(&mut said).expect("it connects");
+        assert_eq!(&said, b"held\n");
+        relay
     }
 
     /// A connection of this user that was let in. `relay` is the path of `forebay-proof-relay`.

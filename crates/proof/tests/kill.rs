@@ -2,13 +2,16 @@
 
 use forebay_client::OpenOptions;
 use forebay_client::blocking::{Client, File};
-use forebay_model::{Bytes, Error, ErrorKind, FileId};
+use forebay_model::{Bytes, Error, ErrorKind, FileId, Gid, Identity, RegionId, Uid};
 use forebay_proof::{By, Dice, Fate, Host, Ledger, Plan, Seeded, rounds};
 use forebay_server::Medium;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 const WRITERS: u64 = 4;
+/// Users in whose names they write, another one in each round: regions change hands.
+const USERS: u64 = 3;
 /// Bytes in a slot, and slots, of each writer's files: from many small to few large ones.
 const SHAPES: [(u64, usize); 3] = [(4096, 64), (100_000, 12), (1 << 20, 4)];
 
@@ -28,7 +31,7 @@ impl Writer {
     }
 
     fn path(&self, file: usize) -> String {
-        format!("/w{}.{file}", self.number)
+        format!("/k/w{}.{file}", self.number)
     }
 
     /// Works until the server is gone; whatever is under way then has an unknown fate.
@@ -48,7 +51,7 @@ impl Writer {
         let ledger = &mut self.files[file];
         if !ledger.exists() {
             *open = None;
-            let made = client.open(&path, OpenOptions::CREATE_NEW);
+            let made = client.open(&path, OpenOptions { mode: 0o666, ..OpenOptions::CREATE_NEW });
             ledger.emptied(fate(&made));
             *open = Some(made?);
             return Ok(());
@@ -117,17 +120,32 @@ fn impatient(host: &Host, by: By) -> Client {
     Client::connect(config).expect("the server serves")
 }
 
+/// The user of a writer in a round.
+fn user(writer: u64, round: u64) -> Identity {
+    let id = 7000 + ((writer + round) % USERS) as u32;
+    Identity { uid: Uid(id), gid: Gid(id), groups: Vec::new() }
+}
+
+/// Whose bytes the files of the regions hold.
+fn owners(host: &Host) -> impl Iterator<Item = (RegionId, Uid)> {
+    let regions = forebay_store::inspect(&host.store()).unwrap().regions;
+    regions.into_iter().filter_map(|region| Some((region.region, region.uid?)))
+}
+
 fn play(medium: Medium, part: u64, kills: u64) {
     let seeded = Seeded::new();
     let mut dice = seeded.dice(part);
-    let mut plan = Plan::new(medium, Bytes::mib(128), Bytes::mib(4));
+    let mut plan = Plan::new(medium, Bytes::mib(96), Bytes::mib(2));
     // What was removed in one life is buried soon in the next, though lives are short.
     plan.session = Duration::from_millis(150);
     let mut host = Host::new(PROGRAM, plan);
     let mut writers: Vec<Writer> =
         (0..WRITERS).map(|number| Writer::new(number, seeded.dice(part + 1 + number))).collect();
-    for _ in rounds(kills) {
-        let clients: Vec<Client> = (0..WRITERS).map(|number| impatient(&host, By::turn(number))).collect();
+    host.client(By::Unix).mkdir("/k", 0o777).unwrap();
+    let mut holders: BTreeMap<RegionId, BTreeSet<Uid>> = BTreeMap::new();
+    for round in rounds(kills) {
+        let client = |writer| impatient(&host, By::turn(writer)).as_identity(user(writer, round));
+        let clients: Vec<Client> = (0..WRITERS).map(client).collect();
         std::thread::scope(|scope| {
             for (writer, client) in writers.iter_mut().zip(&clients) {
                 scope.spawn(|| writer.work(client));
@@ -144,7 +162,12 @@ fn play(medium: Medium, part: u64, kills: u64) {
         host.start();
         let reader = host.client(By::turn(dice.below(2)));
         writers.iter_mut().for_each(|writer| writer.verify(&reader));
+        for (region, uid) in owners(&host) {
+            holders.entry(region).or_default().insert(uid);
+        }
     }
+    let changed = holders.values().filter(|users| users.len() > 1).count();
+    assert!(changed > 0, "no region was made anew for another user");
     let status = host.client(By::Unix).status().unwrap();
     assert_eq!(status.damage, Vec::<String>::new());
     host.stop();

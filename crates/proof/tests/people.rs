@@ -7,6 +7,8 @@ use forebay_wire::{At, Channel, IfExists, RenameMode, Reply, Request, Token, Xat
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 const RELAY: &str = env!("CARGO_BIN_EXE_forebay-proof-relay");
@@ -27,7 +29,10 @@ impl Town {
             skip(test, "only root can make the two users it needs");
             return None;
         }
-        let host = Host::new(PROGRAM, Plan::new(Medium::Disk, Bytes::mib(16), Bytes::mib(1)));
+        let mut plan = Plan::new(Medium::Disk, Bytes::mib(16), Bytes::mib(1));
+        // Whoever says nothing is not closed for as long as a test can take.
+        plan.handshake = Duration::from_secs(3600);
+        let host = Host::new(PROGRAM, plan);
         // What the users run has to be where they may go.
         let relay = host.dir().join("relay");
         std::fs::copy(RELAY, &relay).unwrap();
@@ -48,6 +53,27 @@ impl Town {
         assert_eq!(welcome.uid, Uid(person.uid), "the kernel vouches");
         raw
     }
+}
+
+#[test]
+fn one_who_only_knocks_keeps_nobody_else_out() {
+    let Some(town) = Town::new("one_who_only_knocks_keeps_nobody_else_out") else { return };
+    let relay = town.relay.to_str().unwrap();
+    // More than all handshakes that may be under way at once.
+    let limit = town.host.plan.config(&town.host.store()).limits.handshakes;
+    let silent = town.alice.knock(relay, &town.host.socket(), 2 * limit);
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut bob = town.connect(&town.bob, Channel::Control);
+            tell.send(bob.call(Request::Ping)).unwrap();
+        });
+        let heard = told.recv_timeout(Duration::from_secs(60));
+        // Lets Bob in, if he is not, so that the test ends either way.
+        drop(silent);
+        assert_eq!(heard, Ok(Ok(Reply::Done)), "Bob waits for Alice");
+    });
+    town.connect(&town.alice, Channel::Control).call(Request::Ping).unwrap();
 }
 
 /// Everything that can be asked about a file and its directory by nothing but their ids.

@@ -3,7 +3,7 @@
 use forebay_client::OpenOptions;
 use forebay_client::blocking::Client;
 use forebay_model::{Bytes, ErrorKind};
-use forebay_proof::{Block, By, Dice, Fate, Host, Ledger, Plan, Seeded, pattern, rounds};
+use forebay_proof::{By, Dice, Fate, Host, Ledger, Plan, Seeded, pattern, rounds};
 use forebay_server::Medium;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
@@ -18,7 +18,8 @@ fn host(medium: Medium) -> Host {
 }
 
 /// Overwrites one's own file in random order, pieces of slots among whole ones, until 20 capacities are written.
-fn overwrite(client: &Client, writer: u64, mut dice: Dice) {
+/// Returns what was acknowledged.
+fn overwrite(client: &Client, writer: u64, mut dice: Dice) -> Ledger {
     let file = client.open(format!("/o{writer}"), OpenOptions::CREATE).unwrap();
     let mut ledger = Ledger::new(writer, SLOT, SLOTS);
     ledger.emptied(Fate::Done);
@@ -39,6 +40,13 @@ fn overwrite(client: &Client, writer: u64, mut dice: Dice) {
         ledger.wrote(block, Fate::Done);
         written += SLOT;
     }
+    compare(client, writer, &mut ledger);
+    ledger
+}
+
+/// Every slot holds the last version that was acknowledged: nothing was in flight.
+fn compare(client: &Client, writer: u64, ledger: &mut Ledger) {
+    let file = client.open(format!("/o{writer}"), OpenOptions::READ).unwrap();
     let mut bytes = vec![0; file.stat().unwrap().size as usize];
     assert_eq!(file.pread(0, &mut bytes).unwrap(), bytes.len());
     ledger.settle(Some(&bytes)).unwrap();
@@ -52,25 +60,21 @@ fn overwrite_all(medium: Medium) {
 }
 
 fn overwrite_once(mut host: Host, seeded: &Seeded, part: u64) {
-    std::thread::scope(|scope| {
-        for writer in 0..WRITERS {
+    let mut ledgers: Vec<Ledger> = std::thread::scope(|scope| {
+        let writers = (0..WRITERS).map(|writer| {
             let (client, dice) = (host.client(By::turn(writer)), seeded.dice(part + writer));
-            scope.spawn(move || overwrite(&client, writer, dice));
-        }
+            scope.spawn(move || overwrite(&client, writer, dice))
+        });
+        let writers: Vec<_> = writers.collect();
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
     });
     let client = host.client(By::Unix);
     let usage = client.statfs().unwrap();
     assert!(usage.live <= (CAPACITY << 20) * 3 / 4, "{usage:?}");
     host.kill();
     host.start();
-    for writer in 0..WRITERS {
-        let file = client.open(format!("/o{writer}"), OpenOptions::READ).unwrap();
-        for slot in 0..file.stat().unwrap().size / SLOT {
-            let mut bytes = vec![0; SLOT as usize];
-            assert_eq!(file.pread(slot * SLOT, &mut bytes).unwrap(), bytes.len());
-            let block = Block::read(&bytes).unwrap();
-            assert!(block.is_none_or(|block| (block.writer, block.slot) == (writer, slot)), "{block:?}");
-        }
+    for (writer, ledger) in (0..).zip(&mut ledgers) {
+        compare(&client, writer, ledger);
     }
 }
 

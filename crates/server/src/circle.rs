@@ -6,9 +6,9 @@
 //! others go on without it. A policy that was set travels with the tables, and the latest counts: a server that was
 //! away learns of it when it comes back.
 
-use crate::config::{Config, host_and_port};
-use crate::dial::Line;
+use crate::config::Config;
 use crate::service::{Service, stopped};
+use crate::several::{Line, Lines};
 use forebay_model::{Error, ErrorKind, Job, JobId, Result, ServerId, Stamp};
 use forebay_policy::Tick;
 use forebay_policy::share::{MAX_TABLE, Peers, Policy, Table, divide};
@@ -60,23 +60,22 @@ struct Arriving {
 /// What is known of one address.
 #[derive(Default)]
 struct Seen {
-    server: Option<ServerId>,
     trouble: Option<String>,
     /// The policy it has heard of.
     told: Option<Stamp>,
 }
 
 impl Circle {
-    pub(crate) fn new(config: &Config) -> Circle {
+    pub(crate) fn new(config: &Config, lines: &Lines, policy_set: Stamp) -> Circle {
         let lambda = config.lambda;
         let age = (lambda * 4).max(LEAST_AGE);
         let known = Known {
             peers: Peers::new([config.server], tick(age)),
             arriving: HashMap::new(),
-            policy_set: Stamp(0),
+            policy_set,
             policies: HashMap::new(),
             shares: None,
-            lines: config.peers.iter().map(|_| Seen::default()).collect(),
+            lines: lines.all().iter().map(|_| Seen::default()).collect(),
         };
         Circle { known: Mutex::new(known), heard: Notify::new(), hurry: watch::Sender::new(Stamp(0)), lambda }
     }
@@ -92,19 +91,25 @@ impl Circle {
     }
 
     /// The others, as things are.
-    pub(crate) fn peers(&self, addresses: &[String], policy: &str) -> Vec<PeerStatus> {
+    pub(crate) fn peers(&self, lines: &Lines, policy: &str) -> Vec<PeerStatus> {
         let known = self.lock();
-        let status = |(address, seen): (&String, &Seen)| {
-            let follows = seen.server.and_then(|server| known.policies.get(&server));
+        let status = |(line, seen): (&Arc<Line>, &Seen)| {
+            let server = line.server();
+            let follows = server.and_then(|server| known.policies.get(&server));
             let told = known.policy_set > Stamp(0) && seen.told == Some(known.policy_set);
             PeerStatus {
-                address: address.clone(),
-                server: seen.server,
+                address: line.address().to_owned(),
+                server,
                 trouble: seen.trouble.clone(),
                 agrees: seen.trouble.is_none() && (told || follows.is_some_and(|theirs| theirs == policy)),
             }
         };
-        addresses.iter().zip(&known.lines).map(status).collect()
+        lines.all().iter().zip(&known.lines).map(status).collect()
+    }
+
+    /// A server is at the other end of a line.
+    pub(crate) fn admit(&self, server: ServerId) {
+        self.lock().peers.admit(server);
     }
 
     /// Whether every server has been told of the policy that is followed here.
@@ -175,6 +180,9 @@ impl Service {
             known.policy_set = set;
             self.turns.set_policy(&theirs);
             tracing::info!(%server, policy = %theirs, "the policy was changed there");
+            if let Err(error) = self.standing.keep(&theirs, set) {
+                tracing::warn!(%error, "the new policy is followed, but will be forgotten when this server ends");
+            }
         }
         drop(known);
         self.circle.heard.notify_one();
@@ -182,12 +190,15 @@ impl Service {
     }
 
     /// Follows another policy, and tells the others; waits until they know, or for as long as is sensible.
-    pub(crate) async fn change_policy(&self, policy: &Policy) {
+    pub(crate) async fn change_policy(&self, policy: &Policy) -> Result<()> {
         {
             let mut known = self.circle.lock();
-            known.policy_set = self.store.data().now().max(Stamp(known.policy_set.0 + 1));
+            let set = self.store.data().now().max(Stamp(known.policy_set.0 + 1));
+            // What cannot be kept is not followed either.
+            self.standing.keep(policy, set)?;
+            known.policy_set = set;
             self.turns.set_policy(policy);
-            self.circle.hurry.send_replace(known.policy_set);
+            self.circle.hurry.send_replace(set);
         }
         self.circle.heard.notify_one();
         let all = async {
@@ -198,6 +209,7 @@ impl Service {
         if timeout(PATIENCE, all).await.is_err() {
             tracing::warn!("not every server could be told of the new policy; it will be when it is back");
         }
+        Ok(())
     }
 
     /// The jobs that are active here.
@@ -273,30 +285,26 @@ pub(crate) async fn reckon(service: Arc<Service>) {
 
 /// Tells one other server, every λ, for as long as this one serves.
 pub(crate) async fn converse(service: Arc<Service>, index: usize) {
-    let address = service.config.peers[index].clone();
+    let line = service.lines.all()[index].clone();
     let mut beat = interval(service.circle.lambda);
     let mut hurry = service.circle.hurry.subscribe();
     let mut stopping = service.stopping();
-    let mut line = None;
     loop {
         tokio::select! {
             _ = beat.tick() => {}
             _ = hurry.changed() => {}
             () = stopped(&mut stopping) => return,
         }
-        let told = timeout(PATIENCE, say(&service, &address, &mut line, index)).await;
-        let late = || Error::new(ErrorKind::Unreachable, format!("no answer within {PATIENCE:?}"));
-        let told = told.unwrap_or_else(|_| Err(late()));
+        let told = say(&service, &line).await;
         service.saw(index, |seen| match told {
             Ok(policy_set) => {
                 seen.trouble = None;
                 seen.told = Some(policy_set);
             }
             Err(error) => {
-                line = None;
                 let text = error.to_string();
                 if seen.trouble.as_ref() != Some(&text) {
-                    tracing::warn!(%address, %error, "another server could not be told of the jobs here");
+                    tracing::warn!(address = %line.address(), %error, "another server could not be told of the jobs here");
                 }
                 seen.trouble = Some(text);
             }
@@ -304,25 +312,10 @@ pub(crate) async fn converse(service: Arc<Service>, index: usize) {
     }
 }
 
-async fn say(service: &Service, address: &str, line: &mut Option<Line>, index: usize) -> Result<Stamp> {
-    let place = host_and_port(address).unwrap_or(address);
-    let line = match line {
-        Some(line) => line,
-        None => {
-            let own = service.config.server;
-            let opened = Line::open(place, &service.key.key, own, PATIENCE).await?;
-            if opened.server == own {
-                let text = format!("{address} calls itself server {own} too: give each its own server = N");
-                return Err(Error::new(ErrorKind::Invalid, text));
-            }
-            service.circle.lock().peers.admit(opened.server);
-            service.saw(index, |seen| seen.server = Some(opened.server));
-            line.insert(opened)
-        }
-    };
+async fn say(service: &Service, line: &Line) -> Result<Stamp> {
     let (messages, policy_set) = service.tell();
     for message in messages {
-        line.ask(Request::Exchange(message)).await?;
+        line.ask(Request::Exchange(message), PATIENCE).await?;
     }
     Ok(policy_set)
 }

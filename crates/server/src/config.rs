@@ -1,7 +1,7 @@
 //! What can be set, and what is taken when it is not.
 
 use crate::human;
-use forebay_model::{Bytes, Error, ErrorKind, Result, ServerId};
+use forebay_model::{Bytes, Error, ErrorKind, Member, Members, Result, ServerId};
 use forebay_policy::OPERATION;
 use forebay_policy::share::{Discipline, Policy, Trust};
 use serde::{Deserialize, Serialize};
@@ -63,8 +63,13 @@ pub struct Config {
     /// Serve no more than this a second, as a device would: for demonstrations and tests of sharing.
     #[serde(with = "human::rate", skip_serializing_if = "Option::is_none")]
     pub device_rate: Option<Bytes>,
-    /// The other servers of the service, as `tcp:host:port`; all have the same key.
+    /// Servers of other services that share jobs with this one, as `tcp:host:port`; all have the same key.
     pub peers: Vec<String>,
+    /// All servers of the service, this one among them; without a list it is the only one. All have the same list,
+    /// and the same key.
+    pub servers: Vec<Member>,
+    /// Grows whenever the list changes.
+    pub epoch: u64,
     /// How often servers tell each other of their jobs.
     #[serde(with = "human::time")]
     pub lambda: Duration,
@@ -102,11 +107,13 @@ impl Belief {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Connections of clients that have proved who they are.
+    /// Connections of clients that have proved who they are: one for control and up to four for payload each, and a
+    /// descriptor of the server's for every one.
     pub connections: usize,
-    /// Connections that are still in their handshake; more wait in the kernel's queue.
+    /// Connections that are in their handshake, of one user at most a quarter of them; more wait.
     pub handshakes: usize,
-    /// Clients with a session.
+    /// Clients with a session: every process of an unmodified program is one, also for a while after it was killed.
+    /// A session costs memory only, some hundred bytes beside its open files.
     pub sessions: usize,
     /// Open files of one session.
     pub session_opens: usize,
@@ -144,6 +151,12 @@ pub struct Times {
     /// For requests in progress when the server stops.
     #[serde(with = "human::time")]
     pub farewell: Duration,
+    /// For another server to answer; after that whatever needs it fails, and says which one it was.
+    #[serde(with = "human::time")]
+    pub peer: Duration,
+    /// So long a server believes what it knows of the directories of one that is not heard of any more.
+    #[serde(with = "human::time")]
+    pub lease: Duration,
 }
 
 impl Default for Config {
@@ -165,6 +178,8 @@ impl Default for Config {
             operation_cost: Bytes(OPERATION.0),
             device_rate: None,
             peers: Vec::new(),
+            servers: Vec::new(),
+            epoch: 1,
             lambda: Duration::from_millis(500),
             trust: Belief::default(),
             limits: Limits::default(),
@@ -176,9 +191,9 @@ impl Default for Config {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            connections: 1024,
+            connections: 8192,
             handshakes: 128,
-            sessions: 1024,
+            sessions: 16_384,
             session_opens: 1 << 16,
             opens: 1 << 20,
             in_flight: 64,
@@ -198,6 +213,8 @@ impl Default for Times {
             session: Duration::from_secs(60),
             stall: Duration::from_millis(20),
             farewell: Duration::from_secs(10),
+            peer: Duration::from_secs(5),
+            lease: Duration::from_secs(4),
         }
     }
 }
@@ -219,6 +236,57 @@ impl Config {
     #[must_use]
     pub fn key_path(&self) -> PathBuf {
         self.key.clone().unwrap_or_else(|| beside(&self.store, "key"))
+    }
+
+    /// The configurations of so many servers of one service, all on this machine: the first has the store, socket and
+    /// port of this one, the others have theirs beside it; all have its key.
+    #[must_use]
+    pub fn several(&self, count: u16) -> Vec<Config> {
+        let key = self.key_path();
+        let one = |index: u16| {
+            let (mut store, mut socket) = (self.store.clone(), self.socket_path());
+            let mut listen = self.listen;
+            if index > 0 {
+                (store, socket) = (beside(&store, &index.to_string()), beside(&socket, &index.to_string()));
+                listen.set_port(if listen.port() == 0 { 0 } else { listen.port().wrapping_add(index) });
+            }
+            let server = ServerId(self.server.0.wrapping_add(index));
+            Config { server, store, socket: Some(socket), listen, key: Some(key.clone()), ..self.clone() }
+        };
+        let mut all: Vec<Config> = (0..count).map(one).collect();
+        if count > 1 {
+            let list: Vec<Member> = all.iter().map(Config::member).collect();
+            all.iter_mut().for_each(|config| config.servers.clone_from(&list));
+        }
+        all
+    }
+
+    /// This server, as a list names it.
+    #[must_use]
+    pub fn member(&self) -> Member {
+        let socket = self.socket_path().display().to_string();
+        let address = if self.tcp { format!("tcp:{}", self.listen) } else { format!("unix:{socket}") };
+        Member { server: self.server, address, socket: Some(socket) }
+    }
+
+    /// All servers of the service.
+    pub fn members(&self) -> Result<Members> {
+        let invalid = |text| Error::new(ErrorKind::Invalid, text);
+        if self.servers.is_empty() {
+            return Members::new(self.epoch, vec![self.member()]).map_err(invalid);
+        }
+        let members = Members::new(self.epoch, self.servers.clone())
+            .map_err(|why| invalid(format!("servers: {why}: correct the list")))?;
+        if !members.contains(self.server) {
+            let text = format!("servers: server {} is not in its own list ({members})", self.server);
+            return Err(invalid(text));
+        }
+        match members.all().iter().find(|member| Place::of(&member.address).is_none()) {
+            Some(Member { address, .. }) => Err(invalid(format!(
+                "servers: \"{address}\" is no address: write tcp:host:port or unix:/path"
+            ))),
+            None => Ok(members),
+        }
     }
 
     /// Refuses what cannot work.
@@ -248,8 +316,11 @@ impl Config {
             ("answer", times.answer),
             ("session", times.session),
             ("stall", times.stall),
+            ("peer", times.peer),
+            ("lease", times.lease),
         ];
         self.check_sharing()?;
+        self.members()?;
         match spans.iter().find(|(_, span)| span.is_zero()) {
             Some((name, _)) => {
                 Err(Error::new(ErrorKind::Invalid, format!("times.{name} is 0: nothing could ever be done")))
@@ -276,6 +347,11 @@ impl Config {
         if let Some(peer) = self.peers.iter().find(|peer| host_and_port(peer).is_none()) {
             return invalid(format!("peers: \"{peer}\" is no address: write tcp:host:port"));
         }
+        if self.backend.is_some() && self.servers.len() > 1 {
+            return invalid(
+                "a service of several servers cannot stand before a back end yet: leave out one".to_owned(),
+            );
+        }
         if self.device_rate == Some(Bytes(0)) {
             return invalid("device_rate is 0: nothing could ever be done".to_owned());
         }
@@ -283,15 +359,33 @@ impl Config {
     }
 }
 
+/// Where a server listens.
+pub(crate) enum Place<'a> {
+    /// `host:port`.
+    Tcp(&'a str),
+    /// A path.
+    Unix(&'a Path),
+}
+
+impl Place<'_> {
+    pub(crate) fn of(address: &str) -> Option<Place<'_>> {
+        match address.strip_prefix("unix:") {
+            Some(path) => path.starts_with('/').then(|| Place::Unix(Path::new(path))),
+            None => host_and_port(address).map(Place::Tcp),
+        }
+    }
+}
+
 /// `tcp:host:port` without its `tcp:`.
-pub(crate) fn host_and_port(peer: &str) -> Option<&str> {
+fn host_and_port(peer: &str) -> Option<&str> {
     let place = peer.strip_prefix("tcp:").unwrap_or(peer);
     let (host, port) = place.rsplit_once(':')?;
     (!host.is_empty() && port.parse::<u16>().is_ok()).then_some(place)
 }
 
-/// `/data/store` → `/data/store.sock`: the store's own directory is private, its socket is not.
-fn beside(store: &Path, suffix: &str) -> PathBuf {
+/// `/data/store` → `/data/store.sock`: the store's own directory holds nothing else, and is private.
+#[must_use]
+pub fn beside(store: &Path, suffix: &str) -> PathBuf {
     let mut path = store.as_os_str().to_owned();
     path.push(".");
     path.push(suffix);
@@ -358,6 +452,45 @@ mod tests {
         for bad in ["policy = 'sise-fair'", "scheduler = 'lottery'", "device_rate = 'fast'"] {
             assert!(toml::from_str::<Config>(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn several_servers_lie_beside_the_first() {
+        let all = Config { server: ServerId(4), ..Config::for_store("/data/fb") }.several(2);
+        let paths =
+            all.iter().map(|config| (config.store.as_path(), config.socket_path(), config.key_path()));
+        let paths: Vec<_> = paths.collect();
+        assert_eq!(paths[0], (Path::new("/data/fb"), "/data/fb.sock".into(), "/data/fb.key".into()));
+        assert_eq!(paths[1], (Path::new("/data/fb.1"), "/data/fb.sock.1".into(), "/data/fb.key".into()));
+        assert_eq!(
+            all[1].members().unwrap().to_string(),
+            "epoch 1: 4 tcp:127.0.0.1:7411, 5 tcp:127.0.0.1:7412"
+        );
+        assert_eq!(all[0].members(), all[1].members());
+        let local = Config { tcp: false, ..Config::for_store("/data/fb") }.several(3);
+        assert_eq!(local[2].members().unwrap().all()[1].address, "unix:/data/fb.sock.1");
+        assert!(Config::for_store("/data/fb").several(1)[0].servers.is_empty());
+    }
+
+    #[test]
+    fn the_list_of_servers_is_read_and_checked() {
+        let text = "server = 2\nepoch = 3\n[[servers]]\nserver = 2\naddress = 'tcp:b:7411'\n\
+                    [[servers]]\nserver = 1\naddress = 'tcp:a:7411'\nsocket = '/run/a'\n";
+        let config: Config = toml::from_str(text).unwrap();
+        assert_eq!(config.members().unwrap().to_string(), "epoch 3: 1 tcp:a:7411, 2 tcp:b:7411");
+        assert!(config.check().is_ok());
+        for (change, says) in [
+            ((1, "tcp:c:1"), "both called server 1"),
+            ((3, "tcp:c:1"), "server 2 is not in its own list"),
+            ((2, "nowhere"), "\"nowhere\" is no address"),
+        ] {
+            let mut wrong = config.clone();
+            (wrong.servers[0].server, wrong.servers[0].address) = (ServerId(change.0), change.1.to_owned());
+            let error = wrong.check().unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        let alone = Config::for_store("/fb").members().unwrap();
+        assert_eq!(alone.to_string(), "epoch 1: 0 tcp:127.0.0.1:7411");
     }
 
     #[test]

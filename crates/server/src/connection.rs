@@ -1,13 +1,16 @@
 //! A connection, from the handshake to its end.
 
+use crate::fence::Fence;
+use crate::hall::Place;
 use crate::handshake::{self, Guest};
 use crate::jobs::Membership;
 use crate::link::{Inbox, Outbox, gone};
 use crate::service::{Caller, Service, stopped};
 use crate::session::Session;
-use crate::transport::Transport;
+use crate::several::Helps;
+use crate::transport::{Transport, Vouch};
 use crate::{control, data, people};
-use forebay_model::{Error, ErrorKind, Identity, Result};
+use forebay_model::{Error, ErrorKind, Identity, Result, ServerId};
 use forebay_wire::{Call, Channel, FrameKind, Header, Request, body};
 use std::sync::Arc;
 use tokio::sync::{SemaphorePermit, watch};
@@ -20,34 +23,36 @@ pub(crate) struct Connection {
     pub(crate) outbox: Outbox,
     pub(crate) job: Arc<Membership>,
     session: Arc<Session>,
+    fence: Arc<Fence>,
     peer: Identity,
     privileged: bool,
+    local: bool,
+    /// The server at the other end, if it is one and has said so.
+    pub(crate) server: Option<ServerId>,
     stopping: watch::Receiver<bool>,
 }
 
-/// Serves a peer. The permit is for the handshake only: peers that are known have a limit of their own.
-pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, permit: impl Send) {
-    let vouch = match transport.vouch() {
-        Ok(vouch) => vouch,
-        Err(error) => {
-            tracing::debug!(%error, "a peer left before anything was known about it");
-            return;
-        }
-    };
+/// Serves a peer. Its place in the hall is for the handshake only: peers that are known have a limit of their own.
+pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, vouch: Vouch, place: Place) {
+    let local = matches!(vouch, Vouch::Kernel(_));
     let (reading, writing) = transport.split();
     let times = service.config.times;
     let (mut inbox, mut outbox) = (Inbox::new(reading), Outbox::new(writing, times.answer));
     let mut stopping = service.stopping();
+    let meeting = async {
+        let _word = place.word().await;
+        handshake::receive(&service, vouch, &mut inbox, &mut outbox).await
+    };
     let met = tokio::select! {
-        met = timeout(times.handshake, handshake::receive(&service, vouch, &mut inbox, &mut outbox)) => met,
+        met = timeout(times.handshake, meeting) => met,
         () = stopped(&mut stopping) => return,
     };
     let met = met.unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Unreachable, format!("no handshake within {:?}", times.handshake)))
     });
     let entered = met.and_then(|guest| enter(&service, guest));
-    drop(permit);
-    let (guest, session, job, _place) = match entered {
+    drop(place);
+    let Entered { guest, session, fence, job, _place } = match entered {
         Ok(entered) => entered,
         Err(error) => {
             tracing::info!(%error, "a peer was not let in");
@@ -60,13 +65,16 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
         stopping,
         privileged: service.trusts(&guest.identity),
         peer: guest.identity.clone(),
+        local,
+        server: None,
         session,
+        fence: fence.clone(),
         job: Arc::new(job),
         inbox,
         outbox,
         service: service.clone(),
     };
-    let served = match handshake::welcome(&service, &guest, &mut connection.outbox).await {
+    let served = match handshake::welcome(&service, &guest, fence.number(), &mut connection.outbox).await {
         Ok(()) => match channel {
             Channel::Control => control::serve(&mut connection).await,
             Channel::Data => data::serve(&mut connection).await,
@@ -84,7 +92,14 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     service.sessions.leave(session);
 }
 
-type Entered<'a> = (Guest, Arc<Session>, Membership, SemaphorePermit<'a>);
+/// What a guest is given.
+struct Entered<'a> {
+    guest: Guest,
+    session: Arc<Session>,
+    fence: Arc<Fence>,
+    job: Membership,
+    _place: SemaphorePermit<'a>,
+}
 
 /// A place among the connections, a session and a job for a guest.
 fn enter(service: &Service, guest: Guest) -> Result<Entered<'_>> {
@@ -93,10 +108,12 @@ fn enter(service: &Service, guest: Guest) -> Result<Entered<'_>> {
         let text = format!("{limit} connections are open already: try again, or raise limits.connections");
         Error::new(ErrorKind::Busy, text)
     })?;
-    let session = service.sessions.attach((guest.hello.client, guest.identity.uid), service.age())?;
+    let owner = (guest.hello.client, guest.identity.uid);
+    let session = service.sessions.attach(owner, service.age())?;
+    let fence = service.fences.raise(owner)?;
     let caller = people::caller(&guest.identity, service.trusts(&guest.identity));
     let job = service.jobs.join(&guest.hello.job, &caller, service.store.data().now())?;
-    Ok((guest, session, job, place))
+    Ok(Entered { guest, session, fence, job, _place: place })
 }
 
 /// What ended a wait for the next request.
@@ -167,6 +184,8 @@ impl Connection {
                 return Err(Error::new(ErrorKind::NotPermitted, text));
             }
         };
-        Ok(Caller { who, session: self.session.clone(), privileged: self.privileged })
+        let (session, fence) = (self.session.clone(), self.fence.clone());
+        let (privileged, local) = (self.privileged, self.local);
+        Ok(Caller { who, session, fence, privileged, local, helps: Helps::default() })
     }
 }

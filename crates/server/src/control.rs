@@ -9,29 +9,32 @@ use crate::handle::{Class, class};
 use crate::jobs::Membership;
 use crate::link::gone;
 use crate::service::{Caller, Service};
+use crate::several::{Handled, PEER_IN_FLIGHT, Stop, resolve};
 use crate::turns::Entry;
 use forebay_model::{Error, ErrorKind, Result};
-use forebay_wire::{Answer, Header, Request};
+use forebay_wire::{Answer, Header, PeerReply, PeerRequest, Reply, Request};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-type Finished = (u64, Answer);
+/// A request and its answer; none if nobody knows whether it was done.
+type Finished = (u64, Option<Answer>);
 
 /// Serves a control connection to its end.
 pub(crate) async fn serve(connection: &mut Connection) -> Result<()> {
-    let limit = connection.service.config.limits.in_flight;
-    let (tell, mut finished) = mpsc::channel::<Finished>(limit);
+    let usual = connection.service.config.limits.in_flight;
+    let (tell, mut finished) = mpsc::channel::<Finished>(usual.max(PEER_IN_FLIGHT));
     let mut aside = 0;
     loop {
+        let limit = if connection.server.is_some() { usual.max(PEER_IN_FLIGHT) } else { usual };
         while let Ok((id, answer)) = finished.try_recv() {
-            connection.outbox.answer(id, &answer);
+            connection.outbox.answer(id, &answer.ok_or_else(unknown)?);
             aside -= 1;
         }
         if aside < limit
             && let Some(header) = connection.frame()?
         {
             if let Some((id, answer)) = begin(connection, header, &tell, &mut aside)? {
-                connection.outbox.answer(id, &answer);
+                connection.outbox.answer(id, &answer.ok_or_else(unknown)?);
             }
             if connection.outbox.is_full() {
                 connection.outbox.flush().await.map_err(|error| gone(&error))?;
@@ -41,7 +44,7 @@ pub(crate) async fn serve(connection: &mut Connection) -> Result<()> {
         connection.outbox.flush().await.map_err(|error| gone(&error))?;
         tokio::select! {
             Some((id, answer)) = finished.recv() => {
-                connection.outbox.answer(id, &answer);
+                connection.outbox.answer(id, &answer.ok_or_else(unknown)?);
                 aside -= 1;
             }
             waited = connection.wait(), if aside < limit => match waited? {
@@ -53,7 +56,7 @@ pub(crate) async fn serve(connection: &mut Connection) -> Result<()> {
     // What was begun is finished and answered.
     drop(tell);
     while let Some((id, answer)) = finished.recv().await {
-        connection.outbox.answer(id, &answer);
+        connection.outbox.answer(id, &answer.ok_or_else(unknown)?);
     }
     connection.outbox.flush().await.map_err(|error| gone(&error))
 }
@@ -71,23 +74,38 @@ fn begin(
     }
     let (caller, request) = match connection.call(header)? {
         Ok(call) => call,
-        Err(error) => return Ok(Some((id, Err(error)))),
+        Err(error) => return Ok(Some((id, Some(Err(error))))),
     };
+    if let Request::Peer(asked) = request {
+        return Ok(answer_peer(connection, id, &caller, *asked, tell, aside));
+    }
     let (service, class) = (&connection.service, class(&request, connection.service.union.is_some()));
     let entry = match class {
-        Class::Urgent | Class::Data => return Ok(Some((id, service.handle(&caller, request)))),
-        Class::Errand => None,
-        Class::Usual | Class::Slow | Class::Behind => {
-            match connection.job.enter(service.turns.price(0), service.store.data().now()) {
-                Ok(entry) => Some(entry),
-                Err(error) => return Ok(Some((id, Err(error)))),
-            }
+        Class::Urgent | Class::Data => {
+            return Ok(Some((id, Some(answer(service.handle(&caller, &request))))));
         }
+        Class::Peer | Class::Errand => None,
+        Class::Usual | Class::Slow | Class::Behind => match enter(connection) {
+            Ok(entry) => Some(entry),
+            Err(error) => return Ok(Some((id, Some(Err(error))))),
+        },
     };
     match (class, entry) {
         (Class::Usual, Some(Entry::Now(turn))) => {
             connection.job.got(&turn);
-            Ok(Some((id, service.handle(&caller, request))))
+            match service.handle(&caller, &request) {
+                Ok(reply) => Ok(Some((id, Some(Ok(reply))))),
+                Err(Stop::Failed(error)) => Ok(Some((id, Some(Err(error))))),
+                Err(stop) => {
+                    *aside += 1;
+                    let promise = Promise { id, answer: None, tell: tell.clone() };
+                    let service = service.clone();
+                    tokio::spawn(async move {
+                        promise.keep(resolve(&service, caller, &request, stop).await);
+                    });
+                    Ok(None)
+                }
+            }
         }
         (class, entry) => {
             *aside += 1;
@@ -101,25 +119,83 @@ fn begin(
     }
 }
 
+/// A place among those who wait for their turn, or a turn.
+fn enter(connection: &Connection) -> Result<Entry> {
+    let service = &connection.service;
+    service.demand_joined()?;
+    connection.job.enter(service.turns.price(0), service.store.data().now())
+}
+
+/// Answers another server on the spot, or sets its request aside.
+fn answer_peer(
+    connection: &mut Connection,
+    id: u64,
+    caller: &Caller,
+    asked: PeerRequest,
+    tell: &mpsc::Sender<Finished>,
+    aside: &mut usize,
+) -> Option<Finished> {
+    let service = &connection.service;
+    if let PeerRequest::Meet(meeting) = &asked {
+        let met = service.greet_server(caller, meeting);
+        if met.is_ok() {
+            connection.server = Some(meeting.server);
+        }
+        return Some((id, Some(met.map(|met| Reply::Peer(Box::new(PeerReply::Met(met)))))));
+    }
+    let Some(from) = connection.server else {
+        let text = "only a server that has said which one it is may ask this";
+        return Some((id, Some(Err(Error::new(ErrorKind::NotPermitted, text)))));
+    };
+    match service.answer(from, &asked) {
+        Ok(reply) => Some((id, Some(Ok(Reply::Peer(Box::new(reply)))))),
+        Err(Stop::Failed(error)) => Some((id, Some(Err(error)))),
+        Err(_) => {
+            *aside += 1;
+            let promise = Promise { id, answer: None, tell: tell.clone() };
+            let service = service.clone();
+            tokio::spawn(async move { promise.keep(Some(service.answer_later(from, asked).await)) });
+            None
+        }
+    }
+}
+
+/// What a request comes to that never waits for another server.
+fn answer(handled: Handled) -> Answer {
+    handled.map_err(|stop| match stop {
+        Stop::Failed(error) => error,
+        stop => Error::new(ErrorKind::Busy, format!("other servers would have to be asked first: {stop:?}")),
+    })
+}
+
 /// An answer that will be given, whatever happens to the request.
 struct Promise {
     id: u64,
-    answer: Option<Answer>,
+    /// What it was kept with.
+    answer: Option<Option<Answer>>,
     tell: mpsc::Sender<Finished>,
 }
 
 impl Promise {
-    fn keep(mut self, answer: Answer) {
+    fn keep(mut self, answer: Option<Answer>) {
         self.answer = Some(answer);
     }
 }
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        let answer = self.answer.take().unwrap_or_else(|| Err(failed()));
+        let answer = self.answer.take().unwrap_or_else(|| Some(Err(failed())));
         // There is room for every request set aside; only the connection may be gone, and with it who waited.
         let _ = self.tell.try_send((self.id, answer));
     }
+}
+
+/// Why a connection is closed instead of answering.
+fn unknown() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "another server was asked to do something, and nobody knows whether it has",
+    )
 }
 
 fn failed() -> Error {
@@ -133,24 +209,38 @@ async fn later(
     request: Request,
     class: Class,
     entry: Option<Entry>,
-) -> Answer {
+) -> Option<Answer> {
     if let Some(entry) = entry {
-        let turn = job.wait(entry).await?;
+        let turn = match job.wait(entry).await {
+            Ok(turn) => turn,
+            Err(error) => return Some(Err(error)),
+        };
         if class == Class::Usual {
-            return service.handle(&caller, request);
+            let handled = service.handle(&caller, &request);
+            drop(turn);
+            return match handled {
+                Ok(reply) => Some(Ok(reply)),
+                Err(stop) => resolve(&service, caller, &request, stop).await,
+            };
         }
         // A device is waited for without the turn: that would stop others who need no device.
         drop(turn);
     }
     if let Request::SetPolicy { policy } = &request {
-        return service.set_policy(&caller, policy).await;
+        return Some(service.set_policy(&caller, policy).await);
+    }
+    if let Request::ReplaceServer { server } = &request {
+        return Some(service.replace_server(&caller, *server));
     }
     let places = match (class, &service.union) {
         (Class::Behind, Some(union)) => &union.waiting,
         _ => &service.syncs,
     };
-    let _place = places.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
-    let work = service.clone();
-    let done = tokio::task::spawn_blocking(move || work.handle(&caller, request)).await;
-    done.unwrap_or_else(|_| Err(failed()))
+    let Ok(_place) = places.acquire().await else { return Some(Err(ErrorKind::Busy.into())) };
+    let (work, who, asked) = (service.clone(), caller.clone(), request.clone());
+    let done = tokio::task::spawn_blocking(move || work.handle(&who, &asked)).await;
+    match done.unwrap_or_else(|_| Err(failed().into())) {
+        Ok(reply) => Some(Ok(reply)),
+        Err(stop) => resolve(&service, caller, &request, stop).await,
+    }
 }

@@ -10,14 +10,18 @@
 
 use crate::connection::{Connection, Waited};
 use crate::link::gone;
+use crate::opens::Hold;
+use crate::pace::Pace;
 use crate::service::Caller;
-use crate::turns::{Pace, Turn};
+use crate::several::Stop;
+use crate::turns::Turn;
 use crate::union::Part;
 use forebay_model::{Access, Bytes, Error, ErrorKind, Result};
 use forebay_policy::{Cost, Route, Write, route};
 use forebay_store::{Filled, Grant, Piece, Place};
-use forebay_wire::{At, Header, MAX_PAYLOAD, Reply, Request, Token};
+use forebay_wire::{At, Header, MAX_PAYLOAD, PeerRequest, Reply, Request, Token};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use tokio::time::Instant;
 
 /// How much is read at once: what is checksummed next is still in the cache.
@@ -96,7 +100,7 @@ impl Connection {
         payload: &mut Payload,
     ) -> Result<Option<Reply>, Failure> {
         // Held to the end, so that the file cannot go while its bytes come.
-        let hold = self.service.claim(caller, token, Access::WRITE)?;
+        let hold = self.claim(caller, token, Access::WRITE).await?;
         let (place, offset) = match at {
             At::Offset(offset) => (Place::At(offset), Some(offset)),
             At::End => (Place::End, None),
@@ -112,14 +116,17 @@ impl Connection {
         match route(self.service.mode, Write { offset, len: Bytes(u64::from(len)) }) {
             Route::Buffer => {}
         }
-        self.service.shed_set_id(caller, &hold)?;
+        self.shed_set_id(caller, &hold).await?;
         self.flush_first(len).await?;
         self.first_byte(payload).await?;
         let slice = len.min(self.service.turns.slice());
         let turn = self.turn(self.service.turns.price(slice)).await?;
         let mut pace = self.pace(turn, slice, payload);
         let parts = self.receive(token, payload, &mut pace).await?;
-        let done = self.service.store.data().commit(token.file, place, parts, self.job.id())?;
+        let done = {
+            let _pass = caller.fence.pass()?;
+            self.service.store.data().commit(token.file, place, parts, self.job.id())?
+        };
         Ok(Some(Reply::Written { offset: done.offset }))
     }
 
@@ -151,7 +158,7 @@ impl Connection {
         while filled < space.len() {
             if pace.left() == 0 {
                 let slice = payload.left.min(self.service.turns.slice());
-                let turn = self.turn(Cost(u64::from(slice))).await?;
+                let turn = self.next_turn(pace, slice).await?;
                 *pace = self.pace(turn, slice, payload);
             }
             let end = space.len().min(filled + CHUNK.min(pace.left() as usize));
@@ -169,9 +176,23 @@ impl Connection {
 
     /// The pace for a slice of a payload. From now on somebody's reservation may wait for this peer: the time to fill
     /// it starts here, and again with every slice, because the peer cannot help having to wait for its turn.
-    fn pace(&self, turn: Turn, slice: u32, payload: &mut Payload) -> Pace {
+    fn pace(&self, mut turn: Turn, slice: u32, payload: &mut Payload) -> Pace {
         payload.deadline = self.deadline();
-        Pace::new(turn, slice, self.service.config.times.stall, payload.deadline)
+        let ahead = self.job.ahead(&mut turn, self.next_slice(payload.left - slice));
+        Pace::new(turn, ahead, slice, self.service.config.times.stall, payload.deadline)
+    }
+
+    /// What the next slice costs, if that much is left for it.
+    fn next_slice(&self, left: u32) -> Option<Cost> {
+        (left > 0).then(|| Cost(u64::from(left.min(self.service.turns.slice()))))
+    }
+
+    /// The turn for the next slice of a transfer.
+    async fn next_turn(&self, pace: &mut Pace, slice: u32) -> Result<Turn> {
+        match pace.next() {
+            Some(entry) => self.job.wait(entry).await,
+            None => self.turn(Cost(u64::from(slice))).await,
+        }
     }
 
     /// Space for a payload, or for the first part of it.
@@ -191,7 +212,7 @@ impl Connection {
         offset: u64,
         len: u32,
     ) -> Result<Option<Reply>, Failure> {
-        let _hold = self.service.claim(caller, token, Access::READ)?;
+        let _hold = self.claim(caller, token, Access::READ).await?;
         let len = len.min(MAX_PAYLOAD);
         let asked = len.min(self.service.turns.slice());
         let mut turn = self.turn(self.service.turns.price(asked)).await?;
@@ -222,7 +243,8 @@ impl Connection {
         loop {
             let some = cut(&mut rest, slice as usize);
             let times = self.service.config.times;
-            let mut pace = Pace::new(turn, slice, times.stall, Instant::now() + times.answer);
+            let ahead = self.job.ahead(&mut turn, self.next_slice(left - slice));
+            let mut pace = Pace::new(turn, ahead, slice, times.stall, Instant::now() + times.answer);
             self.outbox.send_data(&some, &mut pace).await.map_err(Failure::Broken)?;
             pace.moved(slice);
             self.job.read(u64::from(slice));
@@ -232,8 +254,39 @@ impl Connection {
             }
             slice = left.min(self.service.turns.slice());
             // The answer is on its way: an error can no longer be one.
-            turn = self.turn(Cost(u64::from(slice))).await.map_err(Failure::Broken)?;
+            turn = self.next_turn(&mut pace, slice).await.map_err(Failure::Broken)?;
         }
+    }
+
+    /// The file behind a token, held. The server that opened it may have to be asked first.
+    async fn claim(&self, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {
+        let service = &self.service;
+        service.demand_joined()?;
+        match service.claim(caller, token, need) {
+            Ok(hold) => return Ok(hold),
+            Err(Stop::Failed(error)) => return Err(error),
+            Err(_) => service.have_vouched(caller, token).await?,
+        }
+        service.claim(caller, token, need).map_err(|stop| match stop {
+            Stop::Failed(error) => error,
+            _ => Error::new(
+                ErrorKind::Stale,
+                format!("file {} is not open any more: open it again", token.file),
+            ),
+        })
+    }
+
+    async fn shed_set_id(&self, caller: &Caller, hold: &Hold) -> Result<()> {
+        let (service, file) = (&self.service, hold.file());
+        let authority = service.members.members().authority(file);
+        if authority == service.config.server {
+            return service.shed_set_id(caller, hold);
+        }
+        if caller.who.is_root() || !hold.take_set_id() {
+            return Ok(());
+        }
+        let dropped = service.ask(authority, PeerRequest::DropSetId { file }).await;
+        dropped.map(drop).inspect_err(|_| hold.has_set_id())
     }
 
     async fn turn(&self, cost: Cost) -> Result<Turn> {

@@ -12,12 +12,14 @@ const SLACK: Tick = Tick::ms(20);
 pub(crate) struct Device {
     rate: Bytes,
     free: Tick,
+    /// Since when there is work for it.
+    wanted: Tick,
 }
 
 impl Device {
     /// A device that does so much a second.
     pub(crate) fn new(rate: Bytes) -> Device {
-        Device { rate: Bytes(rate.0.max(1)), free: Tick(0) }
+        Device { rate: Bytes(rate.0.max(1)), free: Tick(0), wanted: Tick(0) }
     }
 
     /// When it can take the next piece of work, if not now.
@@ -25,9 +27,14 @@ impl Device {
         (self.free > now).then_some(self.free)
     }
 
-    /// Takes a piece of work.
+    /// There was nothing to do for it before this moment: that time is lost, however late it is told.
+    pub(crate) fn want(&mut self, since: Tick) {
+        self.wanted = since;
+    }
+
+    /// Takes a piece of work, which it began when it could have.
     pub(crate) fn occupy(&mut self, now: Tick, cost: Cost) {
-        let from = self.free.max(Tick(now.0.saturating_sub(SLACK.0)));
+        let from = self.free.max(self.wanted.min(now)).max(Tick(now.0.saturating_sub(SLACK.0)));
         self.free = from.after(self.time(cost));
     }
 
@@ -58,6 +65,9 @@ mod tests {
         device.give_back(Cost(5));
         assert_eq!(device.busy(Tick::ms(11)), Some(Tick::ms(15)));
         device.occupy(Tick::ms(100), Cost(40));
-        assert_eq!(device.busy(Tick::ms(100)), Some(Tick::ms(120)), "what was idle for longer is lost");
+        assert_eq!(device.busy(Tick::ms(100)), Some(Tick::ms(120)), "who is later than that has lost it");
+        device.want(Tick::ms(128));
+        device.occupy(Tick::ms(130), Cost(10));
+        assert_eq!(device.busy(Tick::ms(130)), Some(Tick::ms(138)), "idle time is nobody's");
     }
 }

@@ -45,14 +45,21 @@ pub(crate) async fn receive(
 }
 
 /// Lets the peer in.
-pub(crate) async fn welcome(service: &Service, guest: &Guest, outbox: &mut Outbox) -> Result<()> {
+pub(crate) async fn welcome(
+    service: &Service,
+    guest: &Guest,
+    connection: u64,
+    outbox: &mut Outbox,
+) -> Result<()> {
     let welcome = Welcome {
         server: service.config.server,
         incarnation: service.store.incarnation(),
         uid: guest.identity.uid,
         max_payload: MAX_PAYLOAD,
         session_millis: u64::try_from(service.config.times.session.as_millis()).unwrap_or(u64::MAX),
+        members: (*service.members.members()).clone(),
         seal: guest.seal,
+        connection,
     };
     outbox.greet(&Greeting::Welcome(welcome))?;
     outbox.flush().await.map_err(|error| gone(&error))

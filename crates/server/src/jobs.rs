@@ -12,6 +12,7 @@ use forebay_model::{Error, ErrorKind, Job, JobId, Result, Stamp};
 use forebay_policy::Cost;
 use forebay_policy::share::{Caller, Doubt, Trust};
 use forebay_wire::{JobState, JobStatus};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -120,10 +121,15 @@ impl Jobs {
         self.shared.lock().iter().map(|(&id, counts)| counts.status(id, now, due)).collect()
     }
 
-    /// The busiest jobs, busiest first.
+    /// The busiest jobs, busiest first: by what they cost, so that who asks only for names is seen too.
     pub(crate) fn status(&self, now: Stamp, due: &HashMap<JobId, f64>) -> Vec<JobStatus> {
+        let price = self.shared.turns.price(0).0;
+        let cost = |job: &JobStatus| {
+            let bytes = job.written.saturating_add(job.read);
+            bytes.saturating_add(job.operations.saturating_mul(price))
+        };
         let mut jobs = self.all(now, due);
-        jobs.sort_by_key(|job| (u64::MAX - job.written.saturating_add(job.read), job.id));
+        jobs.sort_by_key(|job| (Reverse(cost(job)), job.id));
         jobs.truncate(SHOWN);
         jobs
     }
@@ -241,6 +247,11 @@ impl Membership {
     pub(crate) fn enter(&self, cost: Cost, now: Stamp) -> Result<Entry> {
         self.counts.asked.fetch_max(now.0, Ordering::Relaxed);
         self.shared.turns.enter(self.id, cost)
+    }
+
+    /// Asks for the turn of the next slice, if there is one, while that of this one lasts.
+    pub(crate) fn ahead(&self, turn: &mut Turn, next: Option<Cost>) -> Option<Entry> {
+        self.shared.turns.ahead(turn, next?)
     }
 
     /// Waits for the turn that was asked for.

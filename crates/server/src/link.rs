@@ -5,8 +5,8 @@
 //! for little, so that the next one is not caught in it; among small requests it asks for much, and one system call
 //! brings many.
 
+use crate::pace::Pace;
 use crate::transport::{Reading, Writing};
-use crate::turns::Pace;
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_wire::{Answer, FrameKind, Greeting, HEADER, Header, Reply, frame};
 use serde::Serialize;
@@ -233,7 +233,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     async fn pace() -> Pace {
-        Pace::new(one_turn().await, 1 << 20, PATIENCE, Instant::now() + PATIENCE)
+        Pace::new(one_turn().await, None, 1 << 20, PATIENCE, Instant::now() + PATIENCE)
     }
 
     #[tokio::test]

@@ -1,44 +1,35 @@
-//! Who belongs to the service: a list that never changes, for now of one.
+//! Who belongs to the service: for now a list that never changes while a server runs.
 
-use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
+use forebay_model::{Error, ErrorKind, FileId, Members, Result};
+use std::sync::Arc;
 
 /// The servers of a service.
 pub trait Membership: Send + Sync {
-    /// All of them, in order.
-    fn members(&self) -> Vec<ServerId>;
-
-    /// Grows whenever the list changes.
-    fn epoch(&self) -> u64;
+    /// All of them, as things are.
+    fn members(&self) -> Arc<Members>;
 }
 
 /// A list that never changes.
 #[derive(Clone, Debug)]
-pub struct Fixed(Vec<ServerId>);
+pub struct Fixed(Arc<Members>);
 
 impl Fixed {
     /// A service of these servers.
-    pub fn new(members: impl IntoIterator<Item = ServerId>) -> Fixed {
-        let mut members: Vec<ServerId> = members.into_iter().collect();
-        members.sort_unstable();
-        members.dedup();
-        Fixed(members)
+    #[must_use]
+    pub fn new(members: Members) -> Fixed {
+        Fixed(Arc::new(members))
     }
 }
 
 impl Membership for Fixed {
-    fn members(&self) -> Vec<ServerId> {
+    fn members(&self) -> Arc<Members> {
         self.0.clone()
-    }
-
-    fn epoch(&self) -> u64 {
-        1
     }
 }
 
 /// Refuses a file that was made by a server of some other service.
 pub(crate) fn check_maker(members: &dyn Membership, file: FileId) -> Result<()> {
-    // The root is made by nobody.
-    if file == FileId::ROOT || members.members().contains(&file.maker()) {
+    if members.members().contains(members.members().authority(file)) {
         return Ok(());
     }
     let text = format!("file {file} was made by server {}, which is not part of this service", file.maker());
@@ -48,11 +39,12 @@ pub(crate) fn check_maker(members: &dyn Membership, file: FileId) -> Result<()> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_model::{Member, ServerId};
 
     #[test]
     fn files_of_strangers_are_refused() {
-        let members = Fixed::new([ServerId(4), ServerId(2), ServerId(4)]);
-        assert_eq!(members.members(), [ServerId(2), ServerId(4)]);
+        let member = |n| Member { server: ServerId(n), address: format!("tcp:h{n}:1"), socket: None };
+        let members = Fixed::new(Members::new(1, vec![member(4), member(2)]).unwrap());
         assert!(check_maker(&members, FileId::ROOT).is_ok());
         assert!(check_maker(&members, FileId::made_by(ServerId(4), 77)).is_ok());
         let error = check_maker(&members, FileId::made_by(ServerId(3), 77)).unwrap_err();

@@ -13,8 +13,8 @@ pub(crate) trait Afterwards: Send + Sync {
     /// It still has a name.
     fn closed(&self, file: FileId);
 
-    /// It has none: nobody can ever reach it again.
-    fn bury(&self, file: FileId);
+    /// It has none: nobody can ever reach it again. False if it will be gone only when [`Opens::buried`] is called.
+    fn bury(&self, file: FileId) -> bool;
 }
 
 /// Open files of all sessions.
@@ -111,8 +111,19 @@ impl Opens {
     }
 
     fn bury(&self, file: FileId) {
-        self.afterwards.bury(file);
+        if self.afterwards.bury(file) {
+            self.buried(file);
+        }
+    }
+
+    /// A file is gone for good.
+    pub(crate) fn buried(&self, file: FileId) {
         self.lock().files.remove(&file);
+    }
+
+    /// Whether anybody has a file open, or uses it just now.
+    pub(crate) fn is_held(&self, file: FileId) -> bool {
+        self.lock().files.get(&file).is_some_and(|open| open.count > 0)
     }
 
     /// Holds a file without a name for its unknown openers, outside the limit.
@@ -128,11 +139,6 @@ impl Opens {
     /// The server ends: what is let go from now on is not closed, because its openers will come back for it.
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether somebody has a file open.
-    pub(crate) fn is_held(&self, file: FileId) -> bool {
-        self.lock().files.get(&file).is_some_and(|open| open.count > 0)
     }
 
     /// How many holds there are.
@@ -210,8 +216,9 @@ pub(crate) mod tests {
             self.note("closed", file);
         }
 
-        fn bury(&self, file: FileId) {
+        fn bury(&self, file: FileId) -> bool {
             self.note("buried", file);
+            true
         }
     }
 

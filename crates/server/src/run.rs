@@ -1,14 +1,17 @@
 //! The life of a server: it opens its store, listens, serves, and leaves everything in order.
 
-use crate::circle;
 use crate::config::{Config, Medium};
-use crate::connection;
+use crate::hall::Hall;
 use crate::members::Fixed;
 use crate::service::{Service, stopped};
-use crate::transport::Listener;
+use crate::several::Joining;
+use crate::transport::{Listener, Vouch};
+use crate::{circle, connection, several};
 use forebay_backend::Backend;
-use forebay_model::{Error, ErrorKind, Gid, Result, Uid};
-use forebay_store::{Store, StoreConfig};
+use forebay_model::{Error, ErrorKind, Gid, Members, Result, Uid};
+use forebay_store::{Root, Store, StoreConfig};
+use forebay_wire::Standing;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,13 +19,17 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 /// Fewest threads: calls of the metadata store are made in them, and one that stalls must not stop the others.
 const FEWEST_THREADS: usize = 4;
 /// How often the cleaner looks whether there is something to do.
 const TIDY: Duration = Duration::from_millis(20);
+/// How long servers that start together may take to meet.
+const JOINING: Duration = Duration::from_secs(60);
+/// Between two looks whether they have.
+const GLANCE: Duration = Duration::from_millis(2);
 /// What an accept that failed waits before the next: most likely all descriptors are in use.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
@@ -46,6 +53,8 @@ pub struct Running {
     stopper: Stopper,
     addresses: Addresses,
     thread: Option<JoinHandle<Result<()>>>,
+    joining: Arc<Joining>,
+    members: Arc<Members>,
 }
 
 /// Stops a server; can be given to whoever hears the signals.
@@ -64,34 +73,72 @@ impl Server {
     /// recovery may delay.
     pub fn start(config: Config) -> Result<Running> {
         let backend = config.backend.as_deref().map(forebay_backend::open).transpose()?;
-        start(config, backend)
+        start(config, backend, None)
+    }
+
+    /// Starts so many servers of one service in this process (see [`Config::several`]), and waits until they serve.
+    pub fn start_several(config: &Config, count: u16) -> Result<Vec<Running>> {
+        let mut configs = config.several(count);
+        // Whoever leaves the choice of a port to the system gets it before the list is made.
+        let bind = |config: &Config| match config.tcp && config.listen.port() == 0 {
+            true => std::net::TcpListener::bind(config.listen).map(Some),
+            false => Ok(None),
+        };
+        let bound =
+            configs.iter().map(bind).collect::<std::io::Result<Vec<_>>>().map_err(|error| no_port(&error))?;
+        for (config, listener) in configs.iter_mut().zip(&bound) {
+            if let Some(listener) = listener {
+                config.listen = listener.local_addr().map_err(|error| no_port(&error))?;
+            }
+        }
+        if count > 1 {
+            let list: Vec<_> = configs.iter().map(Config::member).collect();
+            configs.iter_mut().for_each(|config| config.servers.clone_from(&list));
+        }
+        let mut running = Vec::new();
+        for (config, listener) in configs.into_iter().zip(bound) {
+            running.push(start(config, None, listener)?);
+        }
+        running.iter().try_for_each(|server| server.wait_until_joined(JOINING))?;
+        Ok(running)
     }
 
     /// The same, in front of a back end.
     pub fn start_before(config: Config, backend: Arc<dyn Backend>) -> Result<Running> {
-        start(config, Some(backend))
+        start(config, Some(backend), None)
     }
 }
 
-fn start(config: Config, backend: Option<Arc<dyn Backend>>) -> Result<Running> {
+fn no_port(error: &std::io::Error) -> Error {
+    Error::new(ErrorKind::Unreachable, format!("cannot listen on a free port: {error}"))
+}
+
+fn start(
+    config: Config,
+    backend: Option<Arc<dyn Backend>>,
+    listener: Option<std::net::TcpListener>,
+) -> Result<Running> {
     config.check()?;
+    more_descriptors();
     let begin = Instant::now();
-    let store = Store::open_or_create(&store_config(&config))?;
+    let members = config.members()?;
+    let store = Store::open_or_create(&store_config(&config, &members))?;
     for note in store.notes() {
         tracing::warn!("{note}");
     }
     let recovery = store.recovery();
     tracing::info!(store = %config.store.display(), start = ?store.start(), ?recovery, "the store is open");
-    let members = Box::new(Fixed::new([config.server]));
+    let members = Box::new(Fixed::new(members));
     let service = Arc::new(Service::new(config, (store, begin.elapsed()), backend, members)?);
     let (ready, is_ready) = mpsc::channel();
     let stopper = Stopper(service.stopper());
+    let (joining, members) = (service.joining.clone(), service.members.members());
     let thread = std::thread::Builder::new()
         .name("forebay".to_owned())
-        .spawn(move || run(&service, &ready))
+        .spawn(move || run(&service, &ready, listener))
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
     match is_ready.recv() {
-        Ok(addresses) => Ok(Running { stopper, addresses, thread: Some(thread) }),
+        Ok(addresses) => Ok(Running { stopper, addresses, thread: Some(thread), joining, members }),
         // It ended before it was ready, and knows why.
         Err(_) => Err(join(thread).err().unwrap_or_else(|| ErrorKind::Io.into())),
     }
@@ -102,6 +149,18 @@ impl Running {
     #[must_use]
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
+    }
+
+    /// Waits until it may serve: at once, unless its store is new and others have to be met first.
+    pub fn wait_until_joined(&self, patience: Duration) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            match self.joining.standing(&self.members) {
+                Standing::Joined => return Ok(()),
+                Standing::Waiting(_) if begin.elapsed() < patience => std::thread::sleep(GLANCE),
+                _ => return self.joining.demand(&self.members),
+            }
+        }
     }
 
     /// Something that can stop it from elsewhere.
@@ -135,7 +194,15 @@ fn join(thread: JoinHandle<Result<()>>) -> Result<()> {
     thread.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the server panicked")))
 }
 
-fn store_config(config: &Config) -> StoreConfig {
+/// Every connection and every file of a region takes a descriptor: a server uses as many as it may.
+fn more_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where that is refused, connections are refused a little earlier.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+fn store_config(config: &Config, members: &Members) -> StoreConfig {
+    let owner = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
     StoreConfig {
         dir: config.store.clone(),
         server: config.server,
@@ -145,13 +212,16 @@ fn store_config(config: &Config) -> StoreConfig {
             Medium::Memory => forebay_store::Medium::Memory,
             Medium::Disk => forebay_store::Medium::Disk,
         },
-        owner: (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw())),
-        root_mode: config.root_mode,
+        root: (members.first() == config.server).then_some(Root { owner, mode: config.root_mode }),
     }
 }
 
 /// The server's own thread.
-fn run(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Result<()> {
+fn run(
+    service: &Arc<Service>,
+    ready: &mpsc::Sender<Addresses>,
+    listener: Option<std::net::TcpListener>,
+) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(FEWEST_THREADS, usize::from);
     let runtime = Builder::new_multi_thread()
         .worker_threads(cores.max(FEWEST_THREADS))
@@ -159,7 +229,7 @@ fn run(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Result<()> {
         .enable_all()
         .build()
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start the server's threads: {error}")))?;
-    let served = runtime.block_on(serve(service, ready));
+    let served = runtime.block_on(serve(service, ready, listener));
     end(service, runtime);
     served?;
     service.store.close()?;
@@ -174,36 +244,37 @@ fn end(service: &Service, runtime: Runtime) {
     runtime.shutdown_timeout(service.config.times.farewell);
 }
 
-async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Result<()> {
+async fn serve(
+    service: &Arc<Service>,
+    ready: &mpsc::Sender<Addresses>,
+    listener: Option<std::net::TcpListener>,
+) -> Result<()> {
     let config = &service.config;
     let mut listeners = vec![Listener::unix(&config.socket_path())?];
     if config.tcp {
-        listeners.push(Listener::tcp(config.listen).await?);
+        listeners.push(match listener {
+            Some(listener) => Listener::bound(listener)?,
+            None => Listener::tcp(config.listen).await?,
+        });
     }
     let addresses = Addresses {
         unix: config.socket_path(),
         tcp: listeners.iter().find_map(Listener::tcp_address),
         key: config.key_path(),
     };
-    let (members, epoch) = (service.members.members(), service.members.epoch());
-    tracing::info!(?addresses, ?members, epoch, "serving");
+    let members = service.members.members();
+    tracing::info!(?addresses, ?members, "serving");
     // Whoever started the server may have lost interest; it serves all the same until it is stopped.
     let _ = ready.send(addresses);
 
     let (alive, mut all_gone) = tokio::sync::mpsc::channel::<()>(1);
     for listener in listeners {
-        // A limit for each way in: strangers on the network do not keep this machine's users out.
-        let handshakes = Arc::new(Semaphore::new(config.limits.handshakes));
-        tokio::spawn(accept(service.clone(), listener, handshakes, alive.clone()));
+        let hall = Hall::new(config.limits.handshakes, config.limits.connections);
+        tokio::spawn(accept(service.clone(), listener, hall, alive.clone()));
     }
     tokio::spawn(sweep(service.clone()));
     tokio::spawn(remember(service.clone()));
-    if !config.peers.is_empty() {
-        tokio::spawn(circle::reckon(service.clone()));
-        for index in 0..config.peers.len() {
-            tokio::spawn(circle::converse(service.clone(), index));
-        }
-    }
+    connect(service);
     let tidier = service.clone();
     tokio::task::spawn_blocking(move || tidy(&tidier));
     let warmer = service.clone();
@@ -217,35 +288,70 @@ async fn serve(service: &Arc<Service>, ready: &mpsc::Sender<Addresses>) -> Resul
     Ok(())
 }
 
-/// Lets peers in. No more than the limit are in their handshake; the others wait in the kernel's queue.
+/// Begins what goes on between this server and others.
+fn connect(service: &Arc<Service>) {
+    let lines = service.lines.all();
+    if !lines.is_empty() {
+        tokio::spawn(circle::reckon(service.clone()));
+    }
+    for (index, line) in lines.iter().enumerate() {
+        tokio::spawn(several::keep(service.clone(), line.clone()));
+        tokio::spawn(circle::converse(service.clone(), index));
+        if let Some(server) = line.member() {
+            tokio::spawn(several::beat(service.clone(), server));
+        }
+    }
+    if !service.is_alone() {
+        tokio::spawn(several::outlive(service.clone()));
+        tokio::spawn(several::work(service.clone()));
+    }
+}
+
+/// Lets peers in, as far as there is room for them.
 async fn accept(
     service: Arc<Service>,
     listener: Listener,
-    handshakes: Arc<Semaphore>,
+    hall: Arc<Hall>,
     alive: tokio::sync::mpsc::Sender<()>,
 ) {
     let mut stopping = service.stopping();
     loop {
         let next = async {
-            let permit = handshakes.clone().acquire_owned().await;
-            (listener.accept().await, permit)
+            let room = hall.room().await;
+            (listener.accept().await, room)
         };
-        tokio::select! {
-            (accepted, permit) = next => match accepted {
-                Ok(transport) => {
-                    let (service, alive) = (service.clone(), alive.clone());
-                    tokio::spawn(async move {
-                        connection::serve(service, transport, permit).await;
-                        drop(alive);
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    sleep(AFTER_FAILURE).await;
-                }
-            },
+        let (accepted, room) = tokio::select! {
+            next = next => next,
             () = stopped(&mut stopping) => return,
-        }
+        };
+        let transport = match accepted {
+            Ok(transport) => transport,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                sleep(AFTER_FAILURE).await;
+                continue;
+            }
+        };
+        let vouch = match transport.vouch() {
+            Ok(vouch) => vouch,
+            Err(error) => {
+                tracing::debug!(%error, "a peer left before anything was known about it");
+                continue;
+            }
+        };
+        let user = match &vouch {
+            Vouch::Kernel(identity) => Some(identity.uid.0),
+            Vouch::Key => None,
+        };
+        let Some(place) = hall.enter(room, user) else {
+            tracing::info!(?user, "too many connections of one user wait to be let in: one was closed");
+            continue;
+        };
+        let (service, alive) = (service.clone(), alive.clone());
+        tokio::spawn(async move {
+            connection::serve(service, transport, vouch, place).await;
+            drop(alive);
+        });
     }
 }
 

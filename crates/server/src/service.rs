@@ -2,6 +2,7 @@
 
 use crate::circle::Circle;
 use crate::config::Config;
+use crate::fence::{Fence, Fences};
 use crate::grace::Grace;
 use crate::history::History;
 use crate::jobs::Jobs;
@@ -9,13 +10,15 @@ use crate::key::{self, KeyHolder};
 use crate::members::Membership;
 use crate::opens::{Afterwards, Opens};
 use crate::session::{Session, Sessions};
+use crate::several::{self, Afar, Helps, Joining, Leases, Lines, is_afar};
+use crate::standing::Standing;
 use crate::turns::{Rules, Turns};
 use crate::union::Union;
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Stamp, Uid};
-use forebay_policy::share::Tariff;
+use forebay_policy::share::{Policy, Tariff};
 use forebay_policy::{Cost, Mode};
-use forebay_store::{Batch, Store};
+use forebay_store::{Batch, Body, Extent, Store};
 use forebay_wire::Key;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,7 +38,17 @@ pub(crate) struct Service {
     pub(crate) members: Box<dyn Membership>,
     pub(crate) turns: Arc<Turns>,
     pub(crate) circle: Circle,
+    pub(crate) standing: Standing,
+    pub(crate) lines: Lines,
+    pub(crate) joining: Arc<Joining>,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) afar: Arc<Afar>,
+    /// Places for what is carried out over several servers.
+    pub(crate) tasks: Semaphore,
+    /// Whether this is the only server of its service.
+    alone: bool,
     pub(crate) sessions: Sessions,
+    pub(crate) fences: Arc<Fences>,
     pub(crate) opens: Arc<Opens>,
     pub(crate) grace: Grace,
     pub(crate) jobs: Jobs,
@@ -64,8 +77,14 @@ pub(crate) struct Caller {
     pub(crate) who: Identity,
     /// The client.
     pub(crate) session: Arc<Session>,
+    /// The connection, which the client may have given up.
+    pub(crate) fence: Arc<Fence>,
     /// Whether the connection belongs to root or the service's owner.
     pub(crate) privileged: bool,
+    /// Whether it comes from this machine.
+    pub(crate) local: bool,
+    /// What other servers said for this request.
+    pub(crate) helps: Helps,
 }
 
 impl Service {
@@ -78,16 +97,38 @@ impl Service {
         let limits = config.limits;
         let store = Arc::new(store);
         let union = backend.map(|backend| Arc::new(Union::new(backend, store.meta().clone())));
-        let opens = Opens::new(limits.opens, Box::new(Undertaker(store.clone(), union.clone())));
+        let list = members.members();
+        let alone = list.is_single();
+        let joining = Arc::new(Joining::open(&store, config.server, &list)?);
+        let leases = Leases::new(config.times.lease);
+        if !alone {
+            let leases = leases.clone();
+            store.names().join(list.clone(), Box::new(move |server| leases.hold(server)))?;
+        }
+        let afar = Arc::new(Afar::default());
+        let undertaker = Undertaker { store: store.clone(), union: union.clone(), afar: afar.clone(), alone };
+        let opens = Opens::new(limits.opens, Box::new(undertaker));
+        let lines = Lines::new(config.server, &list, &config.peers);
+        let key = key::open_or_create(&config.key_path())?;
         let grace = Grace::begin(&opens, store.names().orphans()?, store.names().first_id());
-        let turns = Turns::new(rules(&config, &key::random()?));
+        let now = store.data().now();
+        let (standing, policy, set) = Standing::open(store.meta().clone(), &config.policy, now)?;
+        let turns = Turns::new(rules(&config, policy, &key::random()?));
         let service = Service {
-            key: key::open_or_create(&config.key_path())?,
-            seal: seal(&store)?,
+            seal: if alone { seal(&store)? } else { key.key.for_tokens() },
+            key,
             union,
             members,
-            circle: Circle::new(&config),
+            circle: Circle::new(&config, &lines, set),
+            standing,
+            lines,
+            joining,
+            leases,
+            afar,
+            tasks: Semaphore::new(several::TASKS),
+            alone,
             sessions: Sessions::new(limits.sessions, limits.session_opens),
+            fences: Arc::default(),
             opens,
             grace,
             jobs: Jobs::new(limits.jobs, config.trust.trust(), turns.clone()),
@@ -106,6 +147,11 @@ impl Service {
         };
         service.resume_behind()?;
         Ok(service)
+    }
+
+    /// Whether this is the only server of its service.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.alone
     }
 
     /// Whether an open file is a directory.
@@ -140,10 +186,10 @@ impl Service {
 }
 
 /// The rules of turns that a configuration asks for.
-fn rules(config: &Config, seed: &[u8; 32]) -> Rules {
+fn rules(config: &Config, policy: Policy, seed: &[u8; 32]) -> Rules {
     let (seed, _) = seed.split_first_chunk::<8>().expect("32 bytes");
     Rules {
-        policy: config.policy.clone(),
+        policy,
         discipline: config.scheduler,
         device: config.device_rate,
         tariff: Tariff { operation: Cost(config.operation_cost.0) },
@@ -179,25 +225,51 @@ fn seal(store: &Store) -> Result<Key> {
 }
 
 /// Settles files after their last close, and removes those without a name.
-struct Undertaker(Arc<Store>, Option<Arc<Union>>);
+struct Undertaker {
+    store: Arc<Store>,
+    union: Option<Arc<Union>>,
+    afar: Arc<Afar>,
+    alone: bool,
+}
+
+impl Undertaker {
+    /// Whether other servers have to be asked about a file first.
+    fn concerns_others(&self, file: FileId, about: impl FnOnce(&Extent) -> bool) -> bool {
+        if self.alone {
+            return false;
+        }
+        match self.store.names().inode(file).map(|inode| inode.body) {
+            Ok(Body::File { extent, .. }) => about(&extent),
+            _ => false,
+        }
+    }
+}
 
 impl Afterwards for Undertaker {
     fn closed(&self, file: FileId) {
-        if let Err(error) = self.0.data().settle(file) {
+        if let Err(error) = self.store.data().settle(file) {
             tracing::error!(%file, %error, "a closed file could not be settled; the next start will do it");
+        }
+        if self.concerns_others(file, |extent| extent.unsettled) {
+            self.afar.settle_later(file);
         }
     }
 
-    fn bury(&self, file: FileId) {
+    fn bury(&self, file: FileId) -> bool {
+        if self.concerns_others(file, is_afar) {
+            self.afar.bury_later(file);
+            return false;
+        }
         let bury = || {
-            let mut batch = self.0.names().bury(file)?;
-            if let Some(union) = &self.1 {
+            let mut batch = self.store.names().bury(file)?;
+            if let Some(union) = &self.union {
                 union.bury(file, &mut batch)?;
             }
-            self.0.data().delete(file, batch)
+            self.store.data().delete(file, batch)
         };
         if let Err(error) = bury() {
             tracing::error!(%file, %error, "a file without a name could not be removed; the next start will do it");
         }
+        true
     }
 }

@@ -104,6 +104,12 @@ impl Sessions {
         self.lock().values().any(|session| session.hold(token).is_some())
     }
 
+    /// Closes a file in all sessions: whoever still has it open has to be vouched for again.
+    pub(crate) fn purge(&self, file: FileId) {
+        let sessions: Vec<Arc<Session>> = self.lock().values().cloned().collect();
+        sessions.iter().for_each(|session| session.purge(file));
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.lock().len()
@@ -156,6 +162,18 @@ impl Session {
             }
             State::Over => false,
         }
+    }
+
+    fn purge(&self, file: FileId) {
+        let mut gone = BTreeMap::new();
+        if let State::Live(opens) = &mut *self.lock() {
+            let mut later = opens.split_off(&(file, 0));
+            let mut others = later.split_off(&(FileId(file.0.saturating_add(1)), 0));
+            opens.append(&mut others);
+            gone = later;
+        }
+        // Letting go may do more than forget: not under the lock.
+        drop(gone);
     }
 
     /// Fails if nothing more can be opened.

@@ -93,6 +93,13 @@ impl Listener {
         }
     }
 
+    /// Listens where somebody listens already.
+    pub(crate) fn bound(listener: std::net::TcpListener) -> Result<Listener> {
+        let made = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
+        made.map(Listener::Tcp)
+            .map_err(|error| Error::new(ErrorKind::Unreachable, format!("cannot listen: {error}")))
+    }
+
     /// Listens on a Unix socket that everybody may connect to: the kernel says who they are.
     pub(crate) fn unix(path: &Path) -> Result<Listener> {
         clear(path)?;

@@ -1,10 +1,10 @@
 //! Turns: every request waits for one before it uses the store, and whose it is, is decided by policy.
 //!
 //! A turn covers the grant of space and the transfer, because the transfer is what is shared between jobs. Large
-//! requests take a turn for every slice, so that none holds the device while others wait. And a turn is held only
-//! while bytes move: a transfer that stands still for longer than the configured stall gives its turn back and goes on
-//! without one (see [`Pace`]). So however many clients stop in mid-payload, others wait for them at most that long,
-//! once; what such a client still holds is its reservation, until that is voided.
+//! requests take a turn for every slice, so that none holds the device while others wait; each is asked for while the
+//! one before it is still used (see [`Turns::ahead`]), because a job with one large request under way would otherwise
+//! look idle after every slice, and be passed over. And a turn is held only while bytes move: see
+//! [`Pace`](crate::pace::Pace).
 //!
 //! What was really done is what a job is charged for: see [`Turn::spare`].
 
@@ -13,12 +13,10 @@ use forebay_model::{Bytes, Error, ErrorKind, Job, JobId, Result};
 use forebay_policy::share::{Discipline, Policy, Rate, Tariff};
 use forebay_policy::{Cost, Next, Scheduler, Tick, Ticket};
 use std::collections::HashMap;
-use std::future::Future;
-use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::Instant;
 
 /// Most bytes that move in one turn.
 const SLICE: u32 = 1 << 20;
@@ -91,7 +89,12 @@ struct Waiter {
     job: JobId,
     cost: Cost,
     since: Tick,
+    /// The place of the turn before it, where that is of the same request.
+    place: Option<Weak<Place>>,
 }
+
+/// One of the places for turns, where two turns of a request may share it: the later one is not another transfer.
+struct Place;
 
 /// The right to use the store; given back when dropped.
 pub(crate) struct Turn {
@@ -100,6 +103,8 @@ pub(crate) struct Turn {
     asked: Cost,
     actual: Cost,
     waited: Duration,
+    /// Set where the turn after it may share its place.
+    place: Option<Arc<Place>>,
     /// Whether its end gives the place to the next; not where a loop does that already.
     passes: bool,
 }
@@ -114,6 +119,11 @@ impl Turn {
     pub(crate) fn spare(&mut self, bytes: u64) {
         self.actual = Cost(self.actual.0.saturating_sub(bytes));
     }
+
+    /// Nothing was done.
+    fn forgo(mut self) {
+        self.actual = Cost(0);
+    }
 }
 
 /// What one gets who asks for a turn.
@@ -121,7 +131,19 @@ pub(crate) enum Entry {
     /// It is his turn.
     Now(Turn),
     /// It will be.
-    Later(oneshot::Receiver<Turn>),
+    Later(Promised),
+}
+
+/// A turn to come. Whoever drops it pays nothing, also if it has just come.
+pub(crate) struct Promised(oneshot::Receiver<Turn>);
+
+impl Drop for Promised {
+    fn drop(&mut self) {
+        self.0.close();
+        if let Ok(turn) = self.0.try_recv() {
+            turn.forgo();
+        }
+    }
 }
 
 impl Entry {
@@ -129,7 +151,15 @@ impl Entry {
     pub(crate) async fn turn(self) -> Result<Turn> {
         match self {
             Entry::Now(turn) => Ok(turn),
-            Entry::Later(soon) => soon.await.map_err(|_| ErrorKind::Busy.into()),
+            Entry::Later(mut soon) => (&mut soon.0).await.map_err(|_| ErrorKind::Busy.into()),
+        }
+    }
+
+    /// The turn is not wanted any more.
+    pub(crate) fn forgo(self) {
+        match self {
+            Entry::Now(turn) => turn.forgo(),
+            Entry::Later(promised) => drop(promised),
         }
     }
 }
@@ -213,7 +243,27 @@ impl Turns {
 
     /// Asks for a turn; refused when too many wait already.
     pub(crate) fn enter(self: &Arc<Turns>, job: JobId, cost: Cost) -> Result<Entry> {
-        let mut state = self.lock();
+        self.ask(self.lock(), job, cost, None)
+    }
+
+    /// Asks for the turn after this one, for the same request; nothing where nobody could be preferred.
+    pub(crate) fn ahead(self: &Arc<Turns>, turn: &mut Turn, cost: Cost) -> Option<Entry> {
+        let state = self.lock();
+        if state.waiters.is_empty() && state.device.is_none() {
+            return None;
+        }
+        let place = turn.place.get_or_insert_with(|| Arc::new(Place));
+        // Where there is no room to wait now, there may be when this one has ended.
+        self.ask(state, turn.job, cost, Some(Arc::downgrade(place))).ok()
+    }
+
+    fn ask(
+        self: &Arc<Turns>,
+        mut state: MutexGuard<'_, State>,
+        job: JobId,
+        cost: Cost,
+        place: Option<Weak<Place>>,
+    ) -> Result<Entry> {
         if state.scheduler.waiting() >= self.rules.most_waiting {
             let text = format!("{} requests wait for their turn already: try again", self.rules.most_waiting);
             return Err(Error::new(ErrorKind::Busy, text));
@@ -223,25 +273,28 @@ impl Turns {
         let ticket = Ticket(state.tickets);
         state.scheduler.arrive(job, cost, ticket);
         if state.waiters.is_empty() {
+            if let Some(device) = &mut state.device {
+                device.want(now);
+            }
             match self.pick(&mut state, now) {
                 Next::Turn(next) => {
                     assert_eq!(next, ticket, "who waits alone is next");
-                    state.begin(now, cost);
-                    return Ok(Entry::Now(self.turn(job, cost, Tick(0))));
+                    let place = state.begin(now, cost, place.as_ref());
+                    return Ok(Entry::Now(self.turn(job, cost, Tick(0), place)));
                 }
                 Next::NotBefore(then) => self.ask_again(&mut state, then),
                 Next::Nobody => {}
             }
         }
         let (tell, soon) = oneshot::channel();
-        state.waiters.insert(ticket, Waiter { tell, job, cost, since: now });
+        state.waiters.insert(ticket, Waiter { tell, job, cost, since: now, place });
         let free = state.running < self.rules.limit;
         drop(state);
         if free {
             // Others wait although there is room: they may not go yet, but this one may.
             self.pass_on();
         }
-        Ok(Entry::Later(soon))
+        Ok(Entry::Later(Promised(soon)))
     }
 
     /// How many requests wait.
@@ -254,10 +307,15 @@ impl Turns {
         if state.running >= self.rules.limit {
             return Next::Nobody;
         }
-        match state.device.and_then(|device| device.busy(now)) {
-            Some(then) => Next::NotBefore(then),
-            None => state.scheduler.next(now),
+        if let Some(then) = state.device.and_then(|device| device.busy(now)) {
+            return Next::NotBefore(then);
         }
+        let next = state.scheduler.next(now);
+        if let (Next::NotBefore(then), Some(device)) = (next, &mut state.device) {
+            // It stands idle because nobody is let.
+            device.want(then);
+        }
+        next
     }
 
     /// Gives free places to those whose turn it is.
@@ -275,21 +333,21 @@ impl Turns {
                     Next::Nobody => return,
                 };
                 let waiter = state.waiters.remove(&ticket).expect("who waits is in the table");
-                state.begin(now, waiter.cost);
-                let turn = self.turn(waiter.job, waiter.cost, now.since(waiter.since));
+                let place = state.begin(now, waiter.cost, waiter.place.as_ref());
+                let turn = self.turn(waiter.job, waiter.cost, now.since(waiter.since), place);
                 (waiter, turn)
             };
             // Who has gone away meanwhile leaves the place to the next, in this loop, and pays nothing.
             if let Err(mut turn) = waiter.tell.send(turn) {
                 turn.passes = false;
-                turn.actual = Cost(0);
+                turn.forgo();
             }
         }
     }
 
-    fn turn(self: &Arc<Turns>, job: JobId, cost: Cost, waited: Tick) -> Turn {
+    fn turn(self: &Arc<Turns>, job: JobId, cost: Cost, waited: Tick, place: Option<Arc<Place>>) -> Turn {
         let waited = Duration::from_nanos(waited.0);
-        Turn { turns: self.clone(), job, asked: cost, actual: cost, waited, passes: true }
+        Turn { turns: self.clone(), job, asked: cost, actual: cost, waited, place, passes: true }
     }
 
     /// Sees to it that somebody asks again at `then`, unless somebody will earlier.
@@ -322,11 +380,14 @@ impl Turns {
 }
 
 impl State {
-    fn begin(&mut self, now: Tick, cost: Cost) {
-        self.running += 1;
+    /// Begins a turn: in the place of the one before it, if that is still held.
+    fn begin(&mut self, now: Tick, cost: Cost, place: Option<&Weak<Place>>) -> Option<Arc<Place>> {
         if let Some(device) = &mut self.device {
             device.occupy(now, cost);
         }
+        let shared = place.and_then(Weak::upgrade);
+        self.running += usize::from(shared.is_none());
+        shared
     }
 }
 
@@ -334,7 +395,9 @@ impl Drop for Turn {
     fn drop(&mut self) {
         {
             let mut state = self.turns.lock();
-            state.running -= 1;
+            // Under the lock, so that the next turn either shares the place or finds it free.
+            let ends = self.place.take().is_none_or(|place| Arc::into_inner(place).is_some());
+            state.running -= usize::from(ends);
             state.scheduler.done(self.job, self.asked, self.actual);
             if let Some(device) = &mut state.device {
                 device.give_back(Cost(self.asked.0.saturating_sub(self.actual.0)));
@@ -342,56 +405,6 @@ impl Drop for Turn {
         }
         if self.passes {
             self.turns.pass_on();
-        }
-    }
-}
-
-/// A turn that is given back when the transfer it covers stands still, or has moved its slice.
-pub(crate) struct Pace {
-    turn: Option<Turn>,
-    stall: Duration,
-    deadline: Instant,
-    /// Bytes of the slice that have not moved.
-    left: u32,
-}
-
-impl Pace {
-    /// Holds `turn` while `slice` bytes move, and gives up at `deadline`.
-    pub(crate) fn new(turn: Turn, slice: u32, stall: Duration, deadline: Instant) -> Pace {
-        Pace { turn: Some(turn), stall, deadline, left: slice }
-    }
-
-    /// Bytes that may still move in this slice.
-    pub(crate) fn left(&self) -> u32 {
-        self.left
-    }
-
-    /// So many bytes have moved. The turn ends with its slice.
-    pub(crate) fn moved(&mut self, bytes: u32) {
-        self.left = self.left.saturating_sub(bytes);
-        if self.left == 0 {
-            self.turn = None;
-        }
-    }
-
-    /// Performs one step of the transfer; `None` if the deadline passed.
-    pub(crate) async fn step<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
-        let mut step = pin!(step);
-        if self.turn.is_some() {
-            if let Ok(done) = timeout(self.stall, &mut step).await {
-                return Some(done);
-            }
-            self.turn = None;
-        }
-        timeout_at(self.deadline, step).await.ok()
-    }
-}
-
-impl Drop for Pace {
-    fn drop(&mut self) {
-        // What was broken off is not paid for.
-        if let Some(turn) = &mut self.turn {
-            turn.spare(u64::from(self.left));
         }
     }
 }
@@ -414,15 +427,19 @@ pub(crate) mod tests {
     }
 
     pub(crate) async fn one_turn() -> Turn {
-        Turns::new(rules("fifo", 1, 1)).enter(JobId(1), OPERATION).unwrap().turn().await.unwrap()
+        Turns::new(rules("fifo", 1, 1)).take(JobId(1), OPERATION).await.unwrap()
     }
 
-    fn job(label: u64, nodes: u32) -> Job {
+    pub(crate) fn job(label: u64, nodes: u32) -> Job {
         Job { label: label.to_string(), user: "u".into(), group: "g".into(), nodes, priority: 1 }
     }
 
     impl Turns {
-        async fn take(self: &Arc<Turns>, job: JobId, cost: Cost) -> Result<Turn> {
+        pub(crate) fn running(&self) -> usize {
+            self.lock().running
+        }
+
+        pub(crate) async fn take(self: &Arc<Turns>, job: JobId, cost: Cost) -> Result<Turn> {
             self.enter(job, cost)?.turn().await
         }
     }
@@ -443,19 +460,6 @@ pub(crate) mod tests {
         drop((second, third));
         queue.remove(0).turn().await.unwrap();
         assert_eq!((turns.waiting(), turns.lock().running), (0, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_transfer_that_stands_still_gives_its_turn_back() {
-        let turns = Turns::new(rules("size-fair", 1, 8));
-        let turn = turns.take(JobId(1), OPERATION).await.unwrap();
-        let stall = Duration::from_millis(20);
-        let mut pace = Pace::new(turn, 1 << 20, stall, Instant::now() + Duration::from_secs(30));
-        assert_eq!(pace.step(async { 1 }).await, Some(1));
-        assert_eq!(turns.lock().running, 1);
-        assert_eq!(pace.step(tokio::time::sleep(Duration::from_secs(1))).await, Some(()));
-        assert_eq!(turns.lock().running, 0);
-        assert_eq!(pace.step(std::future::pending::<()>()).await, None, "the deadline ends it");
     }
 
     /// Serves two jobs that always wait, on a modelled device, and says how many of the turns were the first one's.

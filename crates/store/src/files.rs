@@ -1,13 +1,13 @@
 //! The directory of a store: its lock, and the place of its regions.
 
-use crate::data::UNFINISHED;
+use crate::data::{UNFINISHED, sync_dir};
 use forebay_model::{Error, ErrorKind, Incarnation, Result};
 use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{DirBuilder, DirEntry, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(kind, format!("cannot {what} {}: {error}{hint}", path.display()))
 }
 
-/// What says that a store is being made, until it is.
+/// What says that a store is being made, until it is, or removed.
 const MAKING: &str = "making";
 /// Where memory of users who may not mount is found.
 const SHARED_MEMORY: &str = "/dev/shm/forebay-";
@@ -83,10 +83,35 @@ pub(crate) fn begin_making(dir: &Path) -> Result<()> {
             }
         }
         let private = std::fs::set_permissions(dir, Permissions::from_mode(0o700));
-        private
-            .and_then(|()| File::create(&making).map(drop))
-            .map_err(|error| failed("mark", dir, &error))?;
+        private.map_err(|error| failed("mark", dir, &error))?;
+        mark(dir)?;
     }
+    clear(dir)
+}
+
+/// Removes everything in the directory of a store, its head first: whoever dies over it leaves something that is no
+/// store any more, and can be removed again or made anew.
+pub(crate) fn remove_parts(dir: &Path) -> Result<()> {
+    mark(dir)?;
+    let head = dir.join("store");
+    gone(std::fs::remove_file(&head), &head)?;
+    sync_dir(dir).map_err(|error| failed("flush", dir, &error))?;
+    clear(dir)?;
+    end_making(dir)
+}
+
+/// Whether making or removing a store has begun and not ended here.
+pub(crate) fn is_half(dir: &Path) -> bool {
+    dir.join(MAKING).exists()
+}
+
+fn mark(dir: &Path) -> Result<()> {
+    let made = File::create(dir.join(MAKING)).and_then(|_| sync_dir(dir));
+    made.map_err(|error| failed("mark", dir, &error))
+}
+
+/// Removes what belongs to a store beside its head.
+fn clear(dir: &Path) -> Result<()> {
     remove_regions_dir(dir)?;
     let meta = dir.join("meta");
     gone(std::fs::remove_dir_all(&meta), &meta)
@@ -121,28 +146,46 @@ fn gone(result: io::Result<()>, path: &Path) -> Result<()> {
 /// Locks a store's directory for as long as the returned file lives.
 pub(crate) fn lock_dir(dir: &Path) -> Result<File> {
     let path = dir.join("lock");
-    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let mut file = open.map_err(|error| failed("open", &path, &error))?;
-    for attempt in 0.. {
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            break;
+    for attempt in 0..=PATIENCE {
+        let open =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let mut file = open.map_err(|error| failed("open", &path, &error))?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut holder = String::new();
+            let read = file.rewind().and_then(|()| file.read_to_string(&mut holder));
+            let holder = read.ok().and_then(|_| holder.trim().parse().ok());
+            if attempt == PATIENCE || !holder.is_some_and(is_dying) {
+                return Err(in_use(dir, holder));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            continue;
         }
-        let mut holder = String::new();
-        let read = file.rewind().and_then(|()| file.read_to_string(&mut holder));
-        let holder = read.ok().and_then(|_| holder.trim().parse().ok());
-        if attempt == PATIENCE || !holder.is_some_and(is_dying) {
-            let holder = holder.map_or_else(|| "another".to_owned(), |pid| format!("process {pid}"));
-            return Err(bad(format!(
-                "the store {} is in use by {holder}: stop that server first (\"forebay down\")",
-                dir.display()
-            )));
+        // Whoever removed the store meanwhile took the file away: a lock on what has no name keeps nobody out.
+        if is_at(&file, &path) {
+            let note = file
+                .set_len(0)
+                .and_then(|()| file.rewind())
+                .and_then(|()| writeln!(file, "{}", std::process::id()));
+            note.map_err(|error| failed("write", &path, &error))?;
+            return Ok(file);
         }
-        std::thread::sleep(Duration::from_millis(10));
     }
-    let note =
-        file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
-    note.map_err(|error| failed("write", &path, &error))?;
-    Ok(file)
+    Err(in_use(dir, None))
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let same = |one: std::fs::Metadata, other: std::fs::Metadata| {
+        (one.dev(), one.ino()) == (other.dev(), other.ino())
+    };
+    file.metadata().ok().zip(std::fs::metadata(path).ok()).is_some_and(|(one, other)| same(one, other))
+}
+
+fn in_use(dir: &Path, holder: Option<u32>) -> Error {
+    let holder = holder.map_or_else(|| "another".to_owned(), |pid| format!("process {pid}"));
+    bad(format!(
+        "the store {} is in use by {holder}: stop that server first (\"forebay down\")",
+        dir.display()
+    ))
 }
 
 /// Whether a process is past its end: a server that was killed holds its lock until its memory is given back.
@@ -226,10 +269,28 @@ pub(crate) fn remove_regions_dir(dir: &Path) -> Result<()> {
             let text = "leads to a place that Forebay did not make: remove it yourself";
             return Err(bad(format!("{} {text}", regions.display())));
         }
-        gone(std::fs::remove_dir_all(&elsewhere), &elsewhere)?;
+        discard(&elsewhere)?;
         return gone(std::fs::remove_file(&regions), &regions);
     }
     // Not a mount point unless the store is in memory and we were root.
     let _ = unmount(&regions, UnmountFlags::empty());
-    gone(std::fs::remove_dir_all(&regions), &regions)
+    discard(&regions)
+}
+
+/// Removes a directory with everything in it. It loses its name first: whoever dies over it leaves all or nothing.
+fn discard(dir: &Path) -> Result<()> {
+    let mut aside = dir.as_os_str().to_owned();
+    aside.push(".gone");
+    let aside = PathBuf::from(aside);
+    gone(std::fs::remove_dir_all(&aside), &aside)?;
+    gone(std::fs::rename(dir, &aside), dir)?;
+    gone(std::fs::remove_dir_all(&aside), &aside)
+}
+
+/// Whether there is any region.
+pub(crate) fn has_regions(dir: &Path) -> bool {
+    let is_log = |entry: io::Result<DirEntry>| {
+        entry.is_ok_and(|entry| entry.path().extension() == Some("log".as_ref()))
+    };
+    std::fs::read_dir(regions_dir(dir)).is_ok_and(|mut list| list.any(is_log))
 }

@@ -5,6 +5,8 @@ use crate::files::{describe_medium, failed, regions_dir};
 use crate::superblock::Superblock;
 use forebay_model::{Bytes, Incarnation, RegionId, Result, ServerId, Uid};
 use serde::Serialize;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 /// What a store's files say.
@@ -52,8 +54,11 @@ pub fn inspect(dir: &Path) -> Result<Inspection> {
     let superblock = Superblock::read(dir)?;
     let regions = (0..superblock.geometry.regions).map(|number| {
         let path = regions_dir(dir).join(format!("r{number:05}.log"));
-        match std::fs::read(&path) {
-            Ok(bytes) => read_journal(RegionId(number), &bytes, superblock.incarnation),
+        let mut bytes = Vec::new();
+        let read = File::open(&path)
+            .and_then(|file| file.take(superblock.geometry.log_len()).read_to_end(&mut bytes));
+        match read {
+            Ok(_) => read_journal(RegionId(number), &bytes, superblock.incarnation),
             Err(error) => RegionView {
                 region: RegionId(number),
                 generation: None,

@@ -10,23 +10,30 @@
 
 #![forbid(unsafe_code)]
 
+mod at_rest;
 mod data;
 mod files;
+mod fuzz;
 mod inspect;
 mod meta;
 mod names;
 mod store;
 mod superblock;
 
+pub use at_rest::{AtRest, check_stores, repair_stores};
 pub use data::{
     AtFlush, Before, Committed, Counts, CrashDisk, Data, DirDisk, Disk, Faults, Filled, Geometry, Grant,
     MAX_FILE, NoRings, Piece, Place, RecordView, Recovery, Start,
 };
 pub use files::Medium;
+pub use forebay_model::{RenameMode, XattrMode};
+pub use fuzz::fuzz;
 pub use inspect::{Inspection, RegionView, capacity_of, inspect};
 pub use meta::{Batch, Fault, FjallKv, Kv, MemoryKv, Visit};
 pub use names::{
-    Arrival, Body, Entry, Facts, Fate, Inode, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names,
-    RenameMode, Renamed, Unlinked, Walked, XattrMode, check,
+    Arrival, Ask, Attempt, Body, Carried, DirCopy, Entry, Extent, Facts, Fate, Found, Heard, Inode,
+    InodePart, IntentId, Leased, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, Next, Obstacle, Op,
+    Part, Prepare, Question, Renamed, Root, Share, Sticky, Stopped, Target, Task, Told, Unlinked, Verdict,
+    Walked, Withdrawal, check, check_all, repair,
 };
 pub use store::{Store, StoreConfig};

@@ -3,9 +3,9 @@
 use crate::data::{Data, DirDisk, Geometry, NoRings, Recovery, Start};
 use crate::files::{self, Medium, bad};
 use crate::meta::{Batch, FjallKv, Kv};
-use crate::names::Names;
+use crate::names::{Names, Root};
 use crate::superblock::{Superblock, boot_id};
-use forebay_model::{Bytes, ErrorKind, FileId, Gid, Incarnation, Result, ServerId, Stamp, Uid};
+use forebay_model::{Bytes, ErrorKind, FileId, Incarnation, Result, ServerId, Stamp};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,10 +31,8 @@ pub struct StoreConfig {
     pub region: Option<Bytes>,
     /// What holds the regions.
     pub medium: Medium,
-    /// Owner of the root directory.
-    pub owner: (Uid, Gid),
-    /// Mode of the root directory.
-    pub root_mode: u16,
+    /// The root directory, which is made in the store of the first server.
+    pub root: Option<Root>,
 }
 
 /// Bytes and names at rest, in one directory, for one process at a time.
@@ -84,7 +82,7 @@ impl Store {
             )));
         }
         let regions = files::regions_dir(&dir);
-        if !regions.join("r00000.log").exists() {
+        if !files::has_regions(&dir) {
             return Err(bad(format!(
                 "the regions of the store {} are gone (memory is lost with the machine): run \"forebay store \
                  replace {}\" to go on without the bytes they held",
@@ -135,6 +133,7 @@ impl Store {
     /// Gives up the bytes of a store whose regions are lost, and makes new ones. Names stay; reading what was lost
     /// gives an I/O error.
     pub fn replace(dir: &Path, medium: Medium) -> Result<Incarnation> {
+        Superblock::read(dir)?;
         let _lock = files::lock_dir(dir)?;
         let superblock = Superblock::read(dir)?;
         files::remove_regions_dir(dir)?;
@@ -145,17 +144,20 @@ impl Store {
         Ok(fresh.incarnation)
     }
 
-    /// Removes a store with everything in it.
+    /// Removes a store with everything in it. Whoever dies over it can do it again.
     pub fn remove(dir: &Path) -> Result<()> {
-        let _lock = files::lock_dir(dir)?;
-        Superblock::read(dir)?;
-        files::remove_regions_dir(dir)?;
-        for name in ["store", "lock"] {
-            let path = dir.join(name);
-            std::fs::remove_file(&path).map_err(|error| files::failed("remove", &path, &error))?;
+        // Before anything is made there, the lock included.
+        if !files::is_half(dir) {
+            Superblock::read(dir)?;
         }
-        let meta = dir.join("meta");
-        std::fs::remove_dir_all(&meta).map_err(|error| files::failed("remove", &meta, &error))?;
+        let _lock = files::lock_dir(dir)?;
+        if !files::is_half(dir) {
+            Superblock::read(dir)?;
+        }
+        files::remove_parts(dir)?;
+        // Last: nobody else may begin here before everything is gone.
+        let lock = dir.join("lock");
+        std::fs::remove_file(&lock).map_err(|error| files::failed("remove", &lock, &error))?;
         // Whatever else is in there is not ours to remove.
         let _ = std::fs::remove_dir(dir);
         Ok(())
@@ -274,15 +276,15 @@ fn create(config: &StoreConfig) -> Result<()> {
     };
     let kv = FjallKv::create(&dir.join("meta"), META_CACHE)?;
     let now = Stamp(superblock.made * 1_000_000_000);
-    Names::format(&kv, config.server, config.owner, config.root_mode, now)?;
+    Names::format(&kv, config.server, config.root, now)?;
     make_regions(dir, config.medium, &superblock, &kv)?;
     superblock.write(dir)?;
     files::end_making(dir)
 }
 
 fn make_regions(dir: &Path, medium: Medium, superblock: &Superblock, kv: &FjallKv) -> Result<()> {
-    let Geometry { regions, size, slots } = superblock.geometry;
-    let one = u64::from(size) + (u64::from(slots) + 1) * forebay_shm::SLOT as u64;
+    let Geometry { regions, size, .. } = superblock.geometry;
+    let one = u64::from(size) + superblock.geometry.log_len();
     // One more than there are: a region is made anew beside the old one.
     let bytes = (u64::from(regions) + 1) * one;
     files::make_regions_dir(dir, medium, superblock.incarnation, bytes)?;
@@ -299,9 +301,11 @@ fn make_regions(dir: &Path, medium: Medium, superblock: &Superblock, kv: &FjallK
 fn geometry(capacity: Bytes, region: Option<Bytes>) -> Result<Geometry> {
     let wanted =
         region.map_or_else(|| (capacity.0 / 256).clamp(4 << 20, 256 << 20).min(capacity.0 / 4), |r| r.0);
-    let size = wanted.next_multiple_of(ALIGN);
-    let regions = capacity.0.div_ceil(size.max(1)) + 1;
-    if capacity.0 < 4 * ALIGN || size == 0 || size > 1 << 30 || !(3..=1 << 20).contains(&regions) {
+    let size = wanted.checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
+    let regions = capacity.0.div_ceil(size.max(1)).saturating_add(1);
+    let clip = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let geometry = Geometry { regions: clip(regions), size: clip(size), slots: clip(size / BYTES_PER_SLOT) };
+    if capacity.0 < 4 * ALIGN || !geometry.is_possible() {
         return Err(forebay_model::Error::new(
             ErrorKind::Invalid,
             format!(
@@ -312,12 +316,13 @@ fn geometry(capacity: Bytes, region: Option<Bytes>) -> Result<Geometry> {
             ),
         ));
     }
-    Ok(Geometry { regions: regions as u32, size: size as u32, slots: (size / BYTES_PER_SLOT) as u32 })
+    Ok(geometry)
 }
 
 fn notes(config: &StoreConfig, geometry: Geometry) -> Vec<String> {
     let capacity = Bytes(u64::from(geometry.regions - 1) * u64::from(geometry.size));
-    let differs = capacity.0 != config.capacity.0.next_multiple_of(u64::from(geometry.size));
+    let asked = config.capacity.0.checked_next_multiple_of(u64::from(geometry.size));
+    let differs = Some(capacity.0) != asked;
     let note = format!(
         "the store was made with a capacity of {capacity} and keeps it; {} is asked for",
         config.capacity
@@ -325,10 +330,10 @@ fn notes(config: &StoreConfig, geometry: Geometry) -> Vec<String> {
     differs.then_some(note).into_iter().collect()
 }
 
-/// Files that have bytes, but no inode.
+/// Files that have bytes, but no inode. Files of other servers have theirs elsewhere.
 fn nameless(data: &Data, names: &Names) -> Result<Vec<FileId>> {
     let mut nameless = Vec::new();
-    for file in data.files() {
+    for file in data.files().into_iter().filter(|file| file.maker() == names.server()) {
         match names.inode(file) {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {
                 nameless.push(file);

@@ -5,13 +5,15 @@ use crate::files::{bad, failed};
 use crc32c::crc32c;
 use forebay_model::{Incarnation, Result, ServerId};
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use zerocopy::little_endian::{U16, U32, U64, U128};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
 const NAME: &str = "store";
 const MAGIC: [u8; 8] = *b"FOREBAY\0";
+/// More than any head has.
+const MOST: u64 = 4096;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -29,6 +31,9 @@ struct Raw {
     reserved: u8,
     made: U64,
 }
+
+/// Bytes of a head.
+pub(crate) const HEAD: usize = size_of::<Raw>();
 
 /// Which store this is, and how it was left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,9 +56,16 @@ impl Superblock {
 
     pub(crate) fn read(dir: &Path) -> Result<Superblock> {
         let path = dir.join(NAME);
-        let bytes = std::fs::read(&path).map_err(|error| failed("read", &path, &error))?;
+        let mut bytes = Vec::new();
+        // Whatever is there in place of it may be long.
+        let read = File::open(&path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
+        read.map_err(|error| failed("read", &path, &error))?;
+        Superblock::decode(&path, &bytes)
+    }
+
+    pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Superblock> {
         let damaged = || bad(format!("{} is not the head of a Forebay store, or is damaged", path.display()));
-        let raw = Raw::read_from_bytes(&bytes).map_err(|_| damaged())?;
+        let raw = Raw::read_from_bytes(bytes).map_err(|_| damaged())?;
         if raw.magic != MAGIC {
             return Err(damaged());
         }
@@ -64,21 +76,21 @@ impl Superblock {
                 raw.format
             )));
         }
-        if raw.crc.get() != checksum(&raw) {
+        let geometry = Geometry { regions: raw.regions.get(), size: raw.size.get(), slots: raw.slots.get() };
+        if raw.crc.get() != checksum(&raw) || !geometry.is_possible() {
             return Err(damaged());
         }
         Ok(Superblock {
             incarnation: Incarnation(raw.incarnation.get()),
             server: ServerId(raw.server.get()),
-            geometry: Geometry { regions: raw.regions.get(), size: raw.size.get(), slots: raw.slots.get() },
+            geometry,
             boot: raw.boot,
             clean: raw.clean == 1,
             made: raw.made.get(),
         })
     }
 
-    /// Replaces the file in one step.
-    pub(crate) fn write(&self, dir: &Path) -> Result<()> {
+    pub(crate) fn encode(&self) -> [u8; HEAD] {
         let mut raw = Raw {
             magic: MAGIC,
             format: FORMAT.into(),
@@ -94,10 +106,15 @@ impl Superblock {
             made: self.made.into(),
         };
         raw.crc = checksum(&raw).into();
+        transmute!(raw)
+    }
+
+    /// Replaces the file in one step.
+    pub(crate) fn write(&self, dir: &Path) -> Result<()> {
         let (path, fresh) = (dir.join(NAME), dir.join("store.new"));
         let replace = || {
             let mut file = File::create(&fresh)?;
-            file.write_all(raw.as_bytes())?;
+            file.write_all(&self.encode())?;
             file.sync_all()?;
             std::fs::rename(&fresh, &path)?;
             sync_dir(dir)

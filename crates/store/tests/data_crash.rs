@@ -4,11 +4,12 @@
 #[allow(dead_code, reason = "each test file uses its part")]
 mod world;
 
+use forebay_dice::{Dice, rounds, seed};
 use forebay_model::{FileId, Uid};
-use forebay_store::{CrashDisk, Geometry, MemoryKv, Start};
+use forebay_store::{Batch, CrashDisk, Geometry, MemoryKv, Place, Start};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use world::{Beyond, FILES, Ids, Op, Random, World, rounds, seed};
+use world::{Beyond, FILES, Ids, Op, World, is_gone};
 
 /// Little more than the files need: regions are used again and again.
 const TIGHT: Geometry = Geometry { regions: 9, size: 16 << 10, slots: 48 };
@@ -66,10 +67,11 @@ fn cut(
     kv: &MemoryKv,
     beyond: &Beyond,
     expected: &Expected,
-    random: &mut Random,
+    random: &mut Dice,
     context: &str,
 ) {
-    for (tear, odds) in [(512, 2), (4096, 2), (512, 0), (512, 1)] {
+    // Disks tear at sectors; a process that is killed, and its machine after it, at the words of a copy.
+    for (tear, odds) in [(512, 2), (4096, 2), (16, 2), (512, 0), (512, 1)] {
         let unsynced = kv.unsynced();
         let keep_meta = random.below(unsynced as u64 + 1) as usize;
         let mut keep = || match odds {
@@ -94,7 +96,7 @@ fn cut(
 }
 
 fn drive(seed: u64, round: u64) -> u64 {
-    let mut random = Random(seed.wrapping_mul(977).wrapping_add(round));
+    let mut random = Dice::new(seed.wrapping_mul(977).wrapping_add(round));
     let world = World::new(TIGHT);
     let expected = Arc::new(Mutex::new(Expected::default()));
     let mut ids = Ids::new();
@@ -107,7 +109,7 @@ fn drive(seed: u64, round: u64) -> u64 {
     world.find(files[0], &found);
     world.data.sync_all().unwrap();
     expected.lock().unwrap().files.insert(files[0], vec![Some(found)]);
-    let cuts = Arc::new(Mutex::new((Random(random.below(u64::MAX)), 0_u64)));
+    let cuts = Arc::new(Mutex::new((Dice::new(random.below(u64::MAX)), 0_u64)));
     let context = Arc::new(Mutex::new(String::new()));
     world.disk.set_at_flush(Some(Arc::new({
         let (expected, kv, beyond) =
@@ -152,6 +154,62 @@ fn drive(seed: u64, round: u64) -> u64 {
     }
     world.disk.set_at_flush(None);
     cuts.lock().unwrap().1
+}
+
+/// The deletion is the only thing that hides the records of a file. Once the newest of them is gone with its region, an
+/// older one must not count again.
+#[test]
+fn what_was_deleted_stays_gone_when_its_newest_region_is_used_again() {
+    let world = World::new(TIGHT);
+    let (gone, other) = (FileId(50), FileId(51));
+    let region = TIGHT.size as usize;
+    let keep = vec![7; region / 2];
+    // The older bytes share a region with somebody who stays; the newer ones have regions to themselves.
+    world.write(other, Place::At(0), &keep, Uid(1)).unwrap();
+    world.write(gone, Place::At(0), &vec![1; region / 4], Uid(1)).unwrap();
+    world.data.sync_all().unwrap();
+    world.write(FileId(52), Place::At(0), &vec![2; region / 4], Uid(1)).unwrap();
+    world.write(gone, Place::At(0), &vec![3; region], Uid(1)).unwrap();
+    world.data.sync_all().unwrap();
+    world.data.delete(gone, Batch::default()).unwrap();
+    world.data.sync_all().unwrap();
+    assert_eq!(records_of(&world.disk, gone), 2, "both are hidden by the deletion alone");
+    // A third file goes round and round until every region that can be freed was used again.
+    for round in 0..40 {
+        world.write(FileId(53), Place::At(0), &vec![round; region], Uid(1)).unwrap();
+    }
+    assert_eq!(records_of(&world.disk, gone), 1, "the newest record is gone, the older one is not");
+    let mut random = Dice::new(seed());
+    for (start, odds) in [
+        (Start::ProcessDied, 1),
+        (Start::MachineDied, 0),
+        (Start::MachineDied, 1),
+        (Start::MachineDied, 2),
+        (Start::MachineDied, 2),
+    ] {
+        let died = start == Start::MachineDied;
+        let disk = world.disk.after_power_cut(512, &mut || odds > 0 && random.below(odds) == 0);
+        let meta = world.kv.crash(if died { 0 } else { usize::MAX });
+        let (found, _) = World::open(Arc::new(disk), Arc::new(meta), TIGHT, start).unwrap();
+        assert!(is_gone(&found, gone), "{start:?}, odds {odds}");
+        assert_eq!(found.read_all(other).unwrap(), keep, "{start:?}, odds {odds}");
+        assert!(is_gone(&found.restart(), gone), "{start:?}, odds {odds}, at the second start");
+    }
+}
+
+/// How many records of a file count, read from the bytes of the journals as `docs/format.md` has them.
+fn records_of(disk: &CrashDisk, file: FileId) -> usize {
+    let word = |slot: &[u8], at: usize| u32::from_le_bytes(slot[at..at + 4].try_into().unwrap());
+    let long = |slot: &[u8], at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().unwrap());
+    let logs = disk.names().into_iter().filter(|name| name.ends_with(".log")).map(|name| disk.read(&name));
+    let counts = logs.map(|log| {
+        let slots: Vec<&[u8]> = log.chunks(64).collect();
+        let [first, records @ .., last] = &slots[..] else { panic!("a journal has two headers") };
+        let newest = if long(first, 48) > long(last, 48) { first } else { last };
+        let ours = |slot: &&&[u8]| word(slot, 4) == word(newest, 16) && long(slot, 8) == file.0;
+        records.iter().filter(ours).count()
+    });
+    counts.sum()
 }
 
 #[test]

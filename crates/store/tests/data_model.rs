@@ -1,11 +1,12 @@
-//! Random operations on a store's bytes, with restarts anywhere, against a model that is a vector of bytes.
+//! Dice operations on a store's bytes, with restarts anywhere, against a model that is a vector of bytes.
 
 #[path = "data/world.rs"]
 #[allow(dead_code, reason = "each test file uses its part")]
 mod world;
 
+use forebay_dice::{Dice, rounds, seed};
 use forebay_model::{FileId, Uid};
-use world::{FILES, Ids, Op, Random, SMALL, World, is_gone, rounds, seed};
+use world::{FILES, Ids, Op, SMALL, World, is_gone};
 
 fn check(world: &World, files: &[(FileId, Vec<u8>)], context: &str) {
     for (id, model) in files {
@@ -23,7 +24,7 @@ fn check(world: &World, files: &[(FileId, Vec<u8>)], context: &str) {
 fn random_operations_and_restarts_equal_the_model() {
     let seed = seed();
     for round in rounds(40) {
-        let mut random = Random(seed.wrapping_mul(1000).wrapping_add(round));
+        let mut random = Dice::new(seed.wrapping_mul(1000).wrapping_add(round));
         let mut world = World::new(SMALL);
         let mut ids = Ids::new();
         let mut files: Vec<(FileId, Vec<u8>)> = (0..FILES).map(|_| (ids.next(), Vec::new())).collect();

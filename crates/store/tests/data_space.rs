@@ -4,10 +4,11 @@
 #[allow(dead_code, reason = "each test file uses its part")]
 mod world;
 
+use forebay_dice::{Dice, seed};
 use forebay_model::{ErrorKind, FileId, Uid};
 use forebay_store::{Batch, Faults, Geometry, Place};
 use std::time::Duration;
-use world::{Random, SMALL, World, read, seed, write};
+use world::{SMALL, World, read, write};
 
 const ALICE: Uid = Uid(1000);
 const BOB: Uid = Uid(1001);
@@ -19,7 +20,7 @@ fn capacity(geometry: Geometry) -> u64 {
 /// Overwrites pieces of a file that takes up `share` of the capacity, twenty capacities in all.
 fn overwrite(share: f64, piece: usize, random_places: bool) {
     let world = World::new(SMALL);
-    let mut random = Random(seed());
+    let mut random = Dice::new(seed());
     let size = (capacity(SMALL) as f64 * share) as usize / piece * piece;
     let mut model = vec![0; size];
     let pieces = size / piece;
@@ -117,7 +118,7 @@ fn a_reader_keeps_what_it_reads_while_everything_is_overwritten() {
     let world = World::new(SMALL);
     world.write(FileId(5), Place::At(0), &[1; 8000], ALICE).unwrap();
     let pieces = world.data.read(FileId(5), 0, 8000).unwrap();
-    let mut random = Random(seed());
+    let mut random = Dice::new(seed());
     for _ in 0..200 {
         let bytes = random.bytes(8000);
         world.write(FileId(5), Place::At(0), &bytes, ALICE).unwrap();
@@ -198,7 +199,7 @@ fn many_threads_write_one_file_and_many_files_while_the_cleaner_works() {
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
             scope.spawn(move || {
-                let mut random = Random(seed() + thread);
+                let mut random = Dice::new(seed() + thread);
                 for step in 0..600_u64 {
                     let own = FileId(50 + thread);
                     let bytes = vec![(step % 250) as u8 + 1; PIECE];

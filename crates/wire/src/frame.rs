@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const HEADER: usize = 24;
 /// Most bytes in a body.
 pub const MAX_BODY: u32 = 512 << 10;
-/// Most bytes in the body of a message of the handshake, where nobody has been authenticated yet.
+/// Most bytes in the body of what a client says in the handshake, when nobody has been authenticated yet.
 pub const MAX_HANDSHAKE: u32 = 4 << 10;
 /// Most bytes in a payload.
 pub const MAX_PAYLOAD: u32 = 4 << 20;
@@ -57,7 +57,8 @@ impl FrameKind {
 
     fn limits(self) -> (u32, u32) {
         match self {
-            FrameKind::Hello | FrameKind::Greeting | FrameKind::Proof => (MAX_HANDSHAKE, 0),
+            FrameKind::Hello | FrameKind::Proof => (MAX_HANDSHAKE, 0),
+            FrameKind::Greeting => (MAX_BODY, 0),
             FrameKind::Call | FrameKind::Answer => (MAX_BODY, MAX_PAYLOAD),
         }
     }

@@ -8,11 +8,11 @@
 //! ```
 
 use crate::frame::{body, protocol};
-use forebay_model::{Error, Incarnation, Job, Result, ServerId, Uid};
+use forebay_model::{Error, Incarnation, Job, Members, Result, ServerId, Uid};
 use serde::{Deserialize, Serialize};
 
 /// The protocol spoken by this build. Peers of another version are refused with a sentence that names both.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -91,8 +91,12 @@ pub struct Welcome {
     pub uid: Uid,
     /// Most bytes in one payload.
     pub max_payload: u32,
+    /// All servers of the service.
+    pub members: Members,
     /// After so many milliseconds without a word on its control connection a client is gone.
     pub session_millis: u64,
     /// The server's own proof, where a challenge was made.
     pub seal: Option<[u8; 32]>,
+    /// What the connection is called when it is given up: see [`Request::Abandon`](crate::Request::Abandon).
+    pub connection: u64,
 }

@@ -13,13 +13,18 @@ mod frame;
 mod fuzz;
 mod hello;
 mod message;
+mod peer;
 mod seal;
+mod status;
 
+pub use forebay_model::{RenameMode, XattrMode};
 pub use frame::{FrameKind, HEADER, Header, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD, body, frame};
 pub use fuzz::fuzz;
 pub use hello::{Channel, Greeting, Hello, Proof, VERSION, Welcome};
-pub use message::{
-    Answer, At, Call, Entry, Exchange, IfExists, JobState, JobStatus, PeerStatus, RecoverySummary,
-    RegionCounts, RenameMode, Reply, Request, Sample, Sharing, Status, Token, XattrMode,
-};
+pub use message::{Answer, At, Call, Entry, IfExists, Known, Reply, Request, Token};
+pub use peer::{Held, Meeting, Met, PeerReply, PeerRequest, Vouched};
 pub use seal::{Key, client_proof, same_proof, server_proof};
+pub use status::{
+    Exchange, JobState, JobStatus, PeerStatus, RecoverySummary, RegionCounts, Sample, Sharing, Standing,
+    Status,
+};

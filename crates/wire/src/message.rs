@@ -1,8 +1,10 @@
 //! Everything that can be asked, and every answer.
 
+use crate::peer::{PeerReply, PeerRequest};
+use crate::status::{Exchange, Sample, Sharing, Status};
 use forebay_model::{
-    Access, Attr, Change, Error, FileId, FileKind, Identity, Incarnation, Job, JobId, Name, ServerId,
-    Special, Stamp, Uid, Usage,
+    Access, Attr, Change, Error, FileId, FileKind, Identity, Layout, Name, RenameMode, ServerId, Special,
+    Striping, Uid, Usage, XattrMode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +47,15 @@ pub enum At {
     End,
 }
 
+/// Where the beginning of a path led when it was last walked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Known {
+    /// So many bytes of the path: names, single slashes between them, nothing else.
+    pub len: u16,
+    /// The directory they led to.
+    pub dir: FileId,
+}
+
 /// How an existing entry is treated by [`Request::Create`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum IfExists {
@@ -54,28 +65,6 @@ pub enum IfExists {
     Truncate,
     /// Refuse.
     Refuse,
-}
-
-/// How [`Request::SetXattr`] treats an attribute that is or is not there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum XattrMode {
-    /// Create or replace.
-    Any,
-    /// Only create.
-    Create,
-    /// Only replace.
-    Replace,
-}
-
-/// How [`Request::Rename`] treats the target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum RenameMode {
-    /// Replace a file or an empty directory, as `rename` does.
-    Replace,
-    /// Refuse when the target exists.
-    NoReplace,
-    /// Swap the two.
-    Exchange,
 }
 
 /// What can be asked. `Write` and `Read` travel on data connections, everything else on control connections.
@@ -309,6 +298,16 @@ pub enum Request {
         /// Its least length.
         size: u64,
     },
+    /// Walk a path from the root whose beginning is known: one request, if it still leads there. If not, the answer
+    /// says from where to go on.
+    Jump {
+        /// As in `Walk`.
+        path: Vec<u8>,
+        /// As in `Walk`.
+        follow: bool,
+        /// What is known.
+        known: Known,
+    },
     /// Make a pipe, socket or device.
     MakeSpecial {
         /// In which directory.
@@ -319,6 +318,39 @@ pub enum Request {
         mode: u16,
         /// What it is.
         special: Special,
+    },
+    /// Hand out the next bytes behind the end of an open file whose bytes several servers hold; asked of the server
+    /// that holds its inode.
+    Append {
+        /// Which; needs write access.
+        token: Token,
+        /// So many.
+        len: u64,
+    },
+    /// How the files of a directory are laid out.
+    GetLayout {
+        /// Which directory, or a file whose own layout is asked for.
+        file: FileId,
+    },
+    /// Lay out the files that will be made in a directory in this way.
+    SetLayout {
+        /// Which directory.
+        dir: FileId,
+        /// How; `None` leaves it to the servers.
+        striping: Option<Striping>,
+    },
+    /// Let a server join that has lost its store; only for root and the service's owner.
+    ReplaceServer {
+        /// Which.
+        server: ServerId,
+    },
+    /// What only servers ask each other.
+    Peer(Box<PeerRequest>),
+    /// Gives up another connection of this client: what was asked there and is not answered changes nothing from the
+    /// answer on.
+    Abandon {
+        /// As its welcome called it.
+        connection: u64,
     },
 }
 
@@ -340,12 +372,30 @@ pub enum Reply {
         /// What is left of the path behind it; empty if the link was the last part.
         rest: Vec<u8>,
     },
+    /// The path goes on at the server that is home to the next name.
+    Elsewhere {
+        /// The directory it has come to.
+        dir: FileId,
+        /// What is left of it.
+        rest: Vec<u8>,
+    },
+    /// The path comes to a file of which another server has the attributes, and which has to be asked for there.
+    At {
+        /// The directory that holds its name.
+        dir: FileId,
+        /// The file.
+        file: FileId,
+        /// What is left of the path behind it.
+        rest: Vec<u8>,
+    },
     /// An open file.
     Opened {
         /// The proof.
         token: Token,
         /// Its attributes.
         attr: Attr,
+        /// Which servers hold its bytes.
+        layout: Layout,
         /// Whether it was made by this request.
         created: bool,
     },
@@ -382,70 +432,15 @@ pub enum Reply {
     },
     /// How the service is shared.
     Sharing(Box<Sharing>),
-}
-
-/// Jobs of one server, as it tells the others: a part of its table, which may be too long for one frame.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Exchange {
-    /// The server.
-    pub server: ServerId,
-    /// Which of its tables this belongs to: larger is newer.
-    pub version: u64,
-    /// Bytes a second that it is believed to serve.
-    pub capacity: u64,
-    /// The policy it follows.
-    pub policy: String,
-    /// When that policy was set; 0 if it is the one of its configuration. The latest counts everywhere.
-    pub policy_set: Stamp,
-    /// Which part of the table, from 0.
-    pub part: u16,
-    /// Of how many.
-    pub parts: u16,
-    /// The jobs of this part that are active on it.
-    pub jobs: Vec<Job>,
-}
-
-/// How a service is shared.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Sharing {
-    /// The policy.
-    pub policy: String,
-    /// When it was set; 0 if it is the one of the configuration.
-    pub policy_set: Stamp,
-    /// What enforces it.
-    pub scheduler: String,
-    /// Bytes a second of the modelled device; 0 where there is none.
-    pub device_rate: u64,
-    /// How often servers tell each other of their jobs, in milliseconds.
-    pub lambda_millis: u64,
-    /// The other servers.
-    pub peers: Vec<PeerStatus>,
-}
-
-/// Another server, as a server sees it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PeerStatus {
-    /// Where it is.
-    pub address: String,
-    /// Its number, once it was met.
-    pub server: Option<ServerId>,
-    /// What is wrong with it now, if something is.
-    pub trouble: Option<String>,
-    /// Whether it is known to follow the same policy.
-    pub agrees: bool,
-}
-
-/// What one job did in one second.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Sample {
-    /// Which second, since the Unix epoch.
-    pub second: u64,
-    /// The job's label.
-    pub label: String,
-    /// Bytes written.
-    pub written: u64,
-    /// Bytes read.
-    pub read: u64,
+    /// How files are laid out.
+    Layout {
+        /// Of a directory, what was set.
+        striping: Option<Striping>,
+        /// Of a file, what it has.
+        layout: Option<Layout>,
+    },
+    /// What only servers answer each other.
+    Peer(Box<PeerReply>),
 }
 
 /// An entry of a directory.
@@ -461,119 +456,4 @@ pub struct Entry {
     pub cookie: u64,
     /// Its attributes, if they were asked for.
     pub attr: Option<Attr>,
-}
-
-/// What a server is doing.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Status {
-    /// Which server.
-    pub server: ServerId,
-    /// Version of the program.
-    pub version: String,
-    /// Which life of its store.
-    pub incarnation: Incarnation,
-    /// Its process.
-    pub pid: u32,
-    /// Seconds since it started to serve.
-    pub uptime: u64,
-    /// The directory of its store.
-    pub store: String,
-    /// What holds the regions: `tmpfs, huge pages`, `tmpfs`, `disk`.
-    pub medium: String,
-    /// How full it is.
-    pub usage: Usage,
-    /// Bytes in one region.
-    pub region_size: u64,
-    /// Regions by state.
-    pub regions: RegionCounts,
-    /// Connections now open.
-    pub connections: u32,
-    /// Clients with a session.
-    pub sessions: u32,
-    /// Open files.
-    pub opens: u64,
-    /// Requests that wait for their turn.
-    pub waiting: u64,
-    /// What recovery found when the server started.
-    pub recovery: RecoverySummary,
-    /// Damage found since: one sentence each.
-    pub damage: Vec<String>,
-    /// Jobs seen, busiest first.
-    pub jobs: Vec<JobStatus>,
-}
-
-/// How many regions are in which state.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct RegionCounts {
-    /// Empty.
-    pub free: u32,
-    /// Being written.
-    pub filling: u32,
-    /// Full.
-    pub sealed: u32,
-    /// Being emptied.
-    pub draining: u32,
-    /// Empty, but kept until what replaced them is durable or their readers are done.
-    pub resting: u32,
-}
-
-/// What recovery found.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct RecoverySummary {
-    /// Records that were replayed.
-    pub records: u64,
-    /// Bytes of files that are live.
-    pub live_bytes: u64,
-    /// Records that were torn and dropped.
-    pub torn: u64,
-    /// Records older than a truncation or deletion.
-    pub superseded: u64,
-    /// Whether the machine had crashed, so that payloads were checked first.
-    pub machine_crash: bool,
-    /// Whether the server had been stopped in order.
-    pub clean: bool,
-    /// Milliseconds it took.
-    pub millis: u64,
-}
-
-/// A job as a server sees it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct JobStatus {
-    /// Its number.
-    pub id: JobId,
-    /// Who it is.
-    pub job: Job,
-    /// Bytes written.
-    pub written: u64,
-    /// Bytes read.
-    pub read: u64,
-    /// Requests of every kind.
-    pub requests: u64,
-    /// When it was last heard of.
-    pub seen: Stamp,
-    /// Connections it has now.
-    pub connections: u32,
-    /// Whether it works.
-    pub state: JobState,
-    /// Turns it had: one for every operation, and one more for every further slice of a large one.
-    pub operations: u64,
-    /// Nanoseconds that its requests waited for their turns, all together.
-    pub waited: u64,
-    /// Requests of it that wait now.
-    pub waiting: u32,
-    /// What it is due of this server as things are, in millionths.
-    pub share: u32,
-    /// Bytes it moved in the last full second.
-    pub recent: u64,
-}
-
-/// Whether a job works.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum JobState {
-    /// It has asked for something lately, or waits.
-    Active,
-    /// It is connected.
-    Idle,
-    /// Its last connection has ended.
-    Gone,
 }

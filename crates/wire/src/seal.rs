@@ -10,6 +10,7 @@ use std::fmt;
 
 const CLIENT: &[u8] = b"forebay 1 client proof\0";
 const SERVER: &[u8] = b"forebay 1 server proof\0";
+const TOKEN_KEY: &[u8] = b"forebay 1 token key\0";
 const TOKEN: &[u8] = b"forebay 1 token\0";
 
 /// A secret. In a file it is 64 hexadecimal digits and a line end.
@@ -27,6 +28,13 @@ impl Key {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
+    }
+
+    /// The key that seals the tokens of a service of several servers: all who hold this key have it.
+    #[must_use]
+    pub fn for_tokens(&self) -> Key {
+        let mut hash = blake3::Hasher::new_keyed(&self.0);
+        Key(*hash.update(TOKEN_KEY).finalize().as_bytes())
     }
 
     /// The contents of a key file.

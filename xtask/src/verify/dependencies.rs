@@ -31,7 +31,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("backend", &[]),
     ("server", &["policy", "wire", "shm", "store", "backend"]),
     ("client", &["wire", "shm"]),
-    ("preload", &["client"]),
+    ("preload", &["client", "wire"]),
     ("fuse", &["client"]),
     ("planner", &["policy"]),
     ("sim", &["policy", "planner"]),
@@ -43,7 +43,8 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("bench", &["store", "server", "client"]),
-    ("proof", &["wire", "store", "server", "client"]),
+    ("dice", &[]),
+    ("proof", &["dice", "wire", "store", "server", "client"]),
     ("xtask", &[]),
 ];
 

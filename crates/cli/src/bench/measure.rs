@@ -22,7 +22,8 @@ pub(super) struct Measured {
     pub(super) throughput: f64,
     /// Requests a second, the same way.
     pub(super) requests: f64,
-    /// What was served (bytes and the price of requests) against the same run under fifo.
+    /// What was served a second (bytes and the price of requests) while a job always asked, against the same run
+    /// under fifo.
     pub(super) against_fifo: Option<f64>,
     /// The longest time from a join or leave until shares were fair, in seconds.
     pub(super) time_to_fairness: Option<f64>,
@@ -34,6 +35,10 @@ pub(super) struct Measured {
 pub(super) struct JobMeasured {
     pub(super) id: String,
     pub(super) op: &'static str,
+    /// Bytes that it was served in all, as the servers count, and as its processes do: those leave out what they
+    /// prepare.
+    pub(super) served: u64,
+    pub(super) counted: u64,
     /// Bytes a second while it was there.
     pub(super) throughput: f64,
     pub(super) requests: f64,
@@ -57,15 +62,8 @@ pub(super) fn measure(
     records: &[(Discipline, Record)],
     alone: &[Option<f64>],
 ) -> Vec<Measured> {
-    let rate = |record: &Record| {
-        let (first, last) = (record.notes.first(), record.notes.last());
-        let total = last.map_or(0.0, |(_, served)| served.iter().map(|served| cost(*served)).sum::<f64>());
-        total / (last.map_or(0.0, |last| last.0) - first.map_or(0.0, |first| first.0)).max(1e-9)
-    };
-    let fifo = records
-        .iter()
-        .find(|(discipline, _)| *discipline == Discipline::Fifo)
-        .map(|(_, record)| rate(record));
+    let fifo = records.iter().find(|(discipline, _)| *discipline == Discipline::Fifo);
+    let fifo = fifo.and_then(|(_, record)| full(scenario, record));
     let one = |(discipline, record): &(Discipline, Record)| {
         let steps = steps(scenario, record);
         let bytes: f64 = steps.iter().flat_map(|step| &step.done).map(|done| done.bytes).sum();
@@ -76,7 +74,7 @@ pub(super) fn measure(
             scheduler: discipline.to_string(),
             throughput: bytes / busy,
             requests: requests / busy,
-            against_fifo: fifo.map(|fifo| rate(record) / fifo),
+            against_fifo: full(scenario, record).zip(fifo).map(|(rate, fifo)| rate / fifo),
             time_to_fairness: (*discipline != Discipline::Fifo).then(|| fairness(&steps)).flatten(),
             jobs: (0..scenario.jobs.len())
                 .map(|job| about(scenario, record, &steps, job, alone[job]))
@@ -86,7 +84,22 @@ pub(super) fn measure(
     records.iter().map(one).collect()
 }
 
-fn cost(served: Served) -> f64 {
+/// What the servers did a second while there was always something to do: from when a job without pauses was at work
+/// until it was to end. That leaves out how long processes take to begin and to end, which no scheduler can help.
+fn full(scenario: &Scenario, record: &Record) -> Option<f64> {
+    let asks = |step: &Step, job: usize| {
+        let (plan, Some((begun, _))) = (&scenario.jobs[job], record.spans[job]) else { return false };
+        let ends = begun + plan.length;
+        plan.pause.is_zero() && step.begin >= begun + SETTLING && step.begin + step.length <= ends
+    };
+    let steps = steps(scenario, record);
+    let busy = || steps.iter().filter(|step| step.here.iter().any(|&job| asks(step, job)));
+    let time: f64 = busy().map(|step| step.length).sum();
+    let done: f64 = busy().flat_map(|step| &step.done).map(|done| cost(*done)).sum();
+    (time > 0.0).then(|| done / time)
+}
+
+pub(super) fn cost(served: Served) -> f64 {
     served.bytes + served.requests * OPERATION.0 as f64
 }
 
@@ -135,7 +148,7 @@ fn steps(scenario: &Scenario, record: &Record) -> Vec<Step> {
 }
 
 /// What the policy gives these jobs, of all servers together.
-fn due(scenario: &Scenario, here: &[usize]) -> Vec<f64> {
+pub(super) fn due(scenario: &Scenario, here: &[usize]) -> Vec<f64> {
     let presences: Vec<Presence> = here
         .iter()
         .map(|&job| Presence {
@@ -176,10 +189,14 @@ fn about(
         true => (Some(got / whole), Some(promised / whole)),
         false => (None, None),
     };
-    let took = record.took[job];
+    let own = record.own[job].unwrap_or_default();
+    let took = record.own[job].map(|own| own.seconds);
+    let ends = record.notes.last().map_or(0.0, |(_, served)| served[job].bytes);
     JobMeasured {
         id: scenario.jobs[job].id.to_string(),
         op: scenario.jobs[job].op.word(),
+        served: ends as u64,
+        counted: own.bytes,
         throughput: sum(|done| done.bytes) / time,
         requests: sum(|done| done.requests) / time,
         deviation: deviation(steps, job, scenario.jobs[job].op),
@@ -239,4 +256,72 @@ fn fairness(steps: &[Step]) -> Option<f64> {
         worst = Some(worst.unwrap_or(0.0).max(time));
     }
     worst.filter(|worst| worst.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::worker::Done;
+    use super::*;
+
+    const MIB: f64 = (1 << 20) as f64;
+
+    /// A record of two jobs: the first alone until 2 s, then both until 6 s, then the first until 8 s. Of each second
+    /// the servers do `total` MiB, of which the second job has `part` while it is there, and a third for as long as it
+    /// is `unfair`.
+    fn record(total: f64, part: f64, unfair: f64) -> Record {
+        let mut served = [Served::default(); 2];
+        let mut notes = vec![(0.0, served.to_vec())];
+        for beat in 1..=82 {
+            let time = f64::from(beat) / 10.0;
+            let second = match time {
+                _ if time <= 2.0 + 1e-9 || time > 6.0 + 1e-9 => 0.0,
+                _ if time <= 2.0 + unfair + 1e-9 => 1.0 / 3.0,
+                _ => part,
+            };
+            // Beyond their end the processes only take their time to go.
+            let moved = if time <= 8.0 + 1e-9 { total * MIB / 10.0 } else { 0.0 };
+            served[0].bytes += moved * (1.0 - second);
+            served[1].bytes += moved * second;
+            notes.push((time, served.to_vec()));
+        }
+        let own =
+            |job: usize, seconds| Some(Done { bytes: served[job].bytes as u64, operations: 1, seconds });
+        Record { notes, spans: vec![Some((0.0, 8.2)), Some((2.0, 6.0))], own: vec![own(0, 8.0), own(1, 4.0)] }
+    }
+
+    #[test]
+    fn what_happened_is_what_is_reported() {
+        let scenario = Scenario::of(
+            "policy = 'size-fair'\ndevice_rate = '64MiB/s'\n[[job]]\nid = 1\nnodes = 4\nlength = 8\n\
+             [[job]]\nid = 2\nstart = 2\nlength = 4\n",
+        );
+        let records = [
+            (Discipline::Stride, record(63.0, 0.2, 0.3)),
+            (Discipline::Tokens, record(64.0, 0.21, 0.0)),
+            (Discipline::Fifo, record(64.0, 0.5, 0.0)),
+        ];
+        let [stride, tokens, fifo] = &measure(&scenario, &records, &[None, None])[..] else {
+            panic!("three")
+        };
+        let near = |got: f64, wanted: f64| assert!((got - wanted).abs() < 1e-6, "{got} instead of {wanted}");
+        near(stride.against_fifo.unwrap(), 63.0 / 64.0);
+        near(tokens.against_fifo.unwrap(), 1.0);
+        near(stride.time_to_fairness.unwrap(), 0.3);
+        near(tokens.time_to_fairness.unwrap(), 0.0);
+        assert!(fifo.time_to_fairness.is_none());
+        let second = |run: &Measured| (run.jobs[1].share.unwrap(), run.jobs[1].error.unwrap());
+        // What is not steady does not count, and the unfair time was not.
+        near(second(stride).0, 0.2);
+        near(second(stride).1, 0.0);
+        near(second(tokens).0, 0.21);
+        near(second(tokens).1, 0.05);
+        near(second(fifo).1, 1.5);
+        for run in [stride, tokens, fifo] {
+            near(run.jobs[1].due.unwrap(), 0.2);
+            near(run.jobs[0].due.unwrap(), 0.8);
+            assert_eq!(run.jobs[0].served, run.jobs[0].counted);
+        }
+        near(tokens.jobs[1].throughput / MIB, 64.0 * 0.21);
+        near(tokens.jobs[1].deviation / MIB, 0.0);
+    }
 }

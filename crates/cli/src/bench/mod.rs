@@ -4,11 +4,13 @@
 //! scenario   what a file says
 //! stage      servers in a temporary directory
 //! run        jobs come and go, and what they are served is noted every 100 ms
+//! glimpse    what goes on just now
 //! measure    what the notes mean: shares, variation, time to fairness
 //! report     a table, JSON, a picture
 //! worker     one process of a job
 //! ```
 
+mod glimpse;
 mod measure;
 mod report;
 mod run;
@@ -21,20 +23,25 @@ use crate::view::SharedReport;
 use crate::{output, signals};
 use clap::{Args, Subcommand};
 use forebay_policy::share::Discipline;
+pub(crate) use glimpse::Glimpse;
 use measure::measure;
-use report::Report;
+use report::{Report, Reports};
 use run::{Record, Run};
 use scenario::Scenario;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) use worker::BenchJob;
 
-/// Two jobs of unequal size at once, for a short while: what each got, and what it was due.
-pub(crate) fn duel(stop: &AtomicBool) -> Outcome<Vec<SharedReport>> {
+/// How often a job is run alone, for its slowdown: the middle one counts.
+const ALONE: usize = 3;
+
+/// A job, and a smaller one that joins it for a while: what each got, and what it was due. `watch` is shown what goes
+/// on.
+pub(crate) fn duel(stop: &AtomicBool, watch: &mut dyn FnMut(&[Glimpse])) -> Outcome<Vec<SharedReport>> {
     let scenario = Scenario::duel();
     let run = Run { scenario: &scenario, discipline: scenario.scheduler, only: None, stop };
-    let records = [(scenario.scheduler, run.perform()?)];
+    let records = [(scenario.scheduler, run.perform(watch)?)];
     let measured = measure(&scenario, &records, &[None, None]).remove(0);
     let told = scenario.jobs.iter().zip(measured.jobs).map(|(plan, job)| SharedReport {
         label: job.id,
@@ -54,7 +61,7 @@ pub(crate) enum Bench {
 
 #[derive(Args)]
 pub(crate) struct Share {
-    /// The scenario: a TOML file with policy, device_rate and tables named job
+    /// The scenario: a TOML file with policy, device_rate and tables named job; or a directory of them
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
     /// Print as JSON
@@ -74,33 +81,47 @@ impl Bench {
 
 impl Share {
     fn run(&self) -> Outcome {
-        let scenario = Scenario::load(&self.scenario)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         signals::on_stop(move || stopped.store(true, Ordering::Relaxed))?;
+        if !self.scenario.is_dir() {
+            let scenario = Scenario::load(&self.scenario)?;
+            return output::show(&self.perform(&self.scenario, &scenario, &stop)?, self.json);
+        }
+        // All are read before the first is run: a typo is told at once.
+        let paths = scenarios(&self.scenario)?;
+        let all = paths.iter().map(|path| Ok((path, Scenario::load(path)?))).collect::<Outcome<Vec<_>>>()?;
+        let mut reports = Vec::new();
+        for (path, scenario) in &all {
+            reports.push(self.perform(path, scenario, &stop)?);
+        }
+        output::show(&Reports { scenarios: reports }, self.json)
+    }
+
+    /// Runs a scenario under every scheduler it names, and draws it.
+    fn perform(&self, path: &Path, scenario: &Scenario, stop: &AtomicBool) -> Outcome<Report> {
         let mut disciplines = vec![scenario.scheduler];
         disciplines.extend(scenario.compare.iter().filter(|&&other| other != scenario.scheduler));
         let mut records: Vec<(Discipline, Record)> = Vec::new();
         for discipline in disciplines {
-            self.say(format_args!("{} under {discipline} ({:.0} s)", scenario.policy, scenario.length()));
-            let run = Run { scenario: &scenario, discipline, only: None, stop: &stop };
-            records.push((discipline, run.perform()?));
+            let (title, policy, length) = (&scenario.title, &scenario.policy, scenario.length());
+            self.say(format_args!("{title}: {policy} under {discipline} ({length:.0} s)"));
+            let run = Run { scenario, discipline, only: None, stop };
+            records.push((discipline, run.perform(&mut |_| {})?));
         }
-        let alone = self.alone(&scenario, &stop)?;
-        let report = Report::new(&scenario, measure(&scenario, &records, &alone));
-        output::show(&report, self.json)?;
+        let alone = self.alone(scenario, stop)?;
+        let report = Report::new(scenario, measure(scenario, &records, &alone));
         let dir = match (&self.out, self.json) {
             (Some(dir), _) => dir.clone(),
             (None, false) => PathBuf::from("."),
-            (None, true) => return Ok(()),
+            (None, true) => return Ok(report),
         };
-        let stem = self.scenario.file_stem().unwrap_or_default();
-        let path = dir.join(stem).with_added_extension("svg");
+        let picture = dir.join(path.file_stem().unwrap_or_default()).with_added_extension("svg");
         std::fs::create_dir_all(&dir).map_err(|error| Failure::local("make", &dir, &error))?;
-        let picture = report::picture(&scenario, &records);
-        std::fs::write(&path, picture).map_err(|error| Failure::local("write", &path, &error))?;
-        self.say(format_args!("the timeline is in {}", path.display()));
-        Ok(())
+        std::fs::write(&picture, report::picture(scenario, &records))
+            .map_err(|error| Failure::local("write", &picture, &error))?;
+        self.say(format_args!("the timeline is in {}", picture.display()));
+        Ok(report)
     }
 
     /// How long each job with a fixed amount of work takes when it is alone.
@@ -110,10 +131,12 @@ impl Share {
             times.push(match job.amount {
                 None => None,
                 Some(_) => {
-                    self.say(format_args!("job {} alone", job.id));
-                    let discipline = scenario.scheduler;
-                    let run = Run { scenario, discipline, only: Some(number), stop };
-                    run.perform()?.took[number]
+                    self.say(format_args!("job {} alone, {ALONE} times", job.id));
+                    let run = Run { scenario, discipline: scenario.scheduler, only: Some(number), stop };
+                    let once = |_| Ok(run.perform(&mut |_| {})?.own[number].map(|own| own.seconds));
+                    let mut took = (0..ALONE).map(once).collect::<Outcome<Vec<_>>>()?;
+                    took.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+                    took[ALONE / 2]
                 }
             });
         }
@@ -125,4 +148,17 @@ impl Share {
             output::note(text);
         }
     }
+}
+
+/// The scenarios in a directory, by name.
+fn scenarios(dir: &Path) -> Outcome<Vec<PathBuf>> {
+    let list = std::fs::read_dir(dir).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+    let list = list.map_err(|error| Failure::local("read", dir, &error))?;
+    let mut paths: Vec<PathBuf> = list.iter().map(std::fs::DirEntry::path).collect();
+    paths.retain(|path| path.extension().is_some_and(|end| end == "toml"));
+    paths.sort();
+    if paths.is_empty() {
+        return Err(Failure::Failed(format!("there is no scenario (*.toml) in {}", dir.display())));
+    }
+    Ok(paths)
 }

@@ -58,6 +58,58 @@ impl fmt::Display for Report {
     }
 }
 
+/// All scenarios of a directory.
+#[derive(Serialize)]
+pub(super) struct Reports {
+    pub(super) scenarios: Vec<Report>,
+}
+
+impl fmt::Display for Reports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for report in &self.scenarios {
+            writeln!(f, "{report}\n")?;
+        }
+        writeln!(f, "All of them:\n")?;
+        let head = [
+            "scenario",
+            "scheduler",
+            "MiB/s",
+            "of fifo",
+            "fair after",
+            "worst error",
+            "got (due), %",
+            "slowdown",
+        ];
+        let mut rows = vec![head.map(str::to_owned)];
+        for report in &self.scenarios {
+            rows.extend(report.runs.iter().map(|run| summary(&report.title, run)));
+        }
+        table(f, "llrrrrll", 0, &rows)
+    }
+}
+
+/// A run in one line.
+fn summary(title: &str, run: &Measured) -> [String; 8] {
+    let none = || "–".to_owned();
+    let worst = run.jobs.iter().filter_map(|job| job.error).reduce(f64::max);
+    let list = |parts: Vec<String>| if parts.is_empty() { none() } else { parts.join(", ") };
+    let got = run.jobs.iter().filter_map(|job| {
+        let (share, due) = job.share.zip(job.due)?;
+        Some(format!("{:.1} ({:.1})", share * 100.0, due * 100.0))
+    });
+    let slower = run.jobs.iter().filter_map(|job| Some(format!("{} {:.1} %", job.id, job.slowdown? * 100.0)));
+    [
+        title.to_owned(),
+        run.scheduler.clone(),
+        format!("{:.1}", run.throughput / f64::from(1 << 20)),
+        run.against_fifo.map_or_else(none, |part| format!("{:.1} %", part * 100.0)),
+        run.time_to_fairness.map_or_else(none, |time| format!("{time:.1} s")),
+        worst.map_or_else(none, |error| format!("{:.2} %", error * 100.0)),
+        list(got.collect()),
+        list(slower.collect()),
+    ]
+}
+
 fn rows(f: &mut fmt::Formatter<'_>, run: &Measured) -> fmt::Result {
     let head =
         ["job", "op", "mean", "requests/s", "± (1σ)", "share", "due", "error", "mean wait", "slowdown"];

@@ -1,5 +1,6 @@
 //! A run: jobs come and go as the scenario says, and what they are served is noted every 100 ms.
 
+use super::glimpse::{Glimpse, glimpse};
 use super::scenario::{JobPlan, Scenario};
 use super::stage::Stage;
 use super::worker::Done;
@@ -31,8 +32,8 @@ pub(super) struct Record {
     pub(super) notes: Vec<(f64, Vec<Served>)>,
     /// When each job was there, in seconds.
     pub(super) spans: Vec<Option<(f64, f64)>>,
-    /// How long each job took by its own clock.
-    pub(super) took: Vec<Option<f64>>,
+    /// What each job did by its own count, and how long it took by its own clock.
+    pub(super) own: Vec<Option<Done>>,
 }
 
 /// What a job has been served.
@@ -51,32 +52,37 @@ struct Crew {
 }
 
 impl Run<'_> {
-    pub(super) fn perform(&self) -> Outcome<Record> {
+    /// Performs it; `watch` is shown what goes on, every 100 ms.
+    pub(super) fn perform(&self, watch: &mut dyn FnMut(&[Glimpse])) -> Outcome<Record> {
         let stage = Stage::build(self.scenario, self.discipline)?;
         let observers =
             (0..self.scenario.servers).map(|server| stage.observer(server)).collect::<Outcome<Vec<_>>>()?;
         let jobs = &self.scenario.jobs;
         let mut crews: Vec<Crew> =
             jobs.iter().map(|_| Crew { processes: Vec::new(), begun: None, ended: None }).collect();
-        let mut record = Record { notes: Vec::new(), spans: Vec::new(), took: vec![None; jobs.len()] };
-        let begin = Instant::now();
+        let mut record = Record { notes: Vec::new(), spans: Vec::new(), own: vec![None; jobs.len()] };
+        let (begin, mut changed) = (Instant::now(), 0.0);
         loop {
             let now = begin.elapsed().as_secs_f64();
             for (number, (plan, crew)) in jobs.iter().zip(&mut crews).enumerate() {
                 let plays = self.only.is_none_or(|only| only == number);
                 if plays && crew.begun.is_none() && (now >= plan.start || self.only.is_some()) {
                     crew.begun = Some(now);
+                    changed = now;
                     crew.start(plan, &stage)?;
                 }
-                if crew.begun.is_some() && crew.ended.is_none() && crew.is_over()? {
+                if crew.is_here() && crew.is_over()? {
                     crew.ended = Some(now);
-                    record.took[number] = Some(crew.collect(plan)?);
+                    changed = now;
+                    record.own[number] = Some(crew.collect(plan)?);
                 }
             }
             let asked = begin.elapsed().as_secs_f64();
             let seen = note(&observers, jobs)?;
             // The servers looked at some moment in between.
             record.notes.push((asked.midpoint(begin.elapsed().as_secs_f64()), seen));
+            let here: Vec<usize> = (0..jobs.len()).filter(|&job| crews[job].is_here()).collect();
+            watch(&glimpse(self.scenario, &record.notes, &here, changed));
             let all = |(number, crew): (usize, &Crew)| {
                 crew.ended.is_some() || self.only.is_some_and(|only| only != number)
             };
@@ -139,6 +145,11 @@ impl Crew {
         Ok(())
     }
 
+    /// Whether it has come and not gone.
+    fn is_here(&self) -> bool {
+        self.begun.is_some() && self.ended.is_none()
+    }
+
     fn is_over(&mut self) -> Outcome<bool> {
         for process in &mut self.processes {
             let over = process.try_wait();
@@ -149,9 +160,9 @@ impl Crew {
         Ok(true)
     }
 
-    /// How long the slowest of its processes took.
-    fn collect(&mut self, plan: &JobPlan) -> Outcome<f64> {
-        let mut longest: f64 = 0.0;
+    /// What its processes did, and how long the slowest of them took.
+    fn collect(&mut self, plan: &JobPlan) -> Outcome<Done> {
+        let mut all = Done::default();
         for process in &mut self.processes {
             let text = |pipe: Option<&mut dyn Read>| {
                 let mut text = String::new();
@@ -165,9 +176,11 @@ impl Crew {
                 let why = complaint.trim().trim_start_matches("forebay: ").to_owned();
                 return Err(Failure::Failed(format!("job {}: {why}", plan.id)));
             };
-            longest = longest.max(done.seconds);
+            all.bytes += done.bytes;
+            all.operations += done.operations;
+            all.seconds = all.seconds.max(done.seconds);
         }
-        Ok(longest)
+        Ok(all)
     }
 }
 

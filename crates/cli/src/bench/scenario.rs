@@ -93,15 +93,20 @@ pub(super) struct JobPlan {
     pub(super) servers: Vec<u16>,
 }
 
-/// Two jobs, of four nodes and of one, for a few seconds.
+/// A job of four nodes, and one of one node that joins it for a while.
 const DUEL: &str = "policy = 'size-fair'\ndevice_rate = '64MiB/s'\n\
-    [[job]]\nid = 'large'\nuser = 'ada'\nnodes = 4\nlength = 2.5\nrequest = '256KiB'\nstreams = 8\n\
-    [[job]]\nid = 'small'\nuser = 'bob'\nnodes = 1\nlength = 2.5\nrequest = '256KiB'\nstreams = 8\n";
+    [[job]]\nid = 'large'\nuser = 'ada'\nnodes = 4\nlength = 5\nrequest = '256KiB'\nstreams = 8\n\
+    [[job]]\nid = 'small'\nuser = 'bob'\nnodes = 1\nstart = 1.5\nlength = 2.5\nrequest = '256KiB'\nstreams = 8\n";
 
 impl Scenario {
     /// The one that the demo shows.
     pub(super) fn duel() -> Scenario {
-        read(&File { name: "demo", text: DUEL }).expect("the demo's own scenario is right")
+        Scenario::of(DUEL)
+    }
+
+    /// One of our own.
+    pub(super) fn of(text: &str) -> Scenario {
+        read(&File { name: "scenario", text }).expect("a scenario of our own is right")
     }
 
     pub(super) fn load(path: &Path) -> Outcome<Scenario> {

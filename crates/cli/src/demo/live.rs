@@ -80,7 +80,15 @@ impl Live {
         }
     }
 
-    /// The bars go, and the summary comes.
+    /// Another bar below the others, where bars are shown.
+    pub(super) fn add(&self, bar: ProgressBar) -> Option<ProgressBar> {
+        match &self.kind {
+            Kind::Bars(all, _) => Some(all.add(bar)),
+            Kind::Lines { .. } | Kind::Nothing => None,
+        }
+    }
+
+    /// The jobs' bars go.
     pub(super) fn finish(&self) {
         if let Kind::Bars(_, bars) = &self.kind {
             bars.iter().for_each(ProgressBar::finish_and_clear);

@@ -1,9 +1,10 @@
-//! `demo`: jobs write, the server is killed and restarted in the middle, every byte is verified.
+//! `demo`: jobs write, the server is killed and restarted in the middle, every byte is verified; then two jobs share.
 //!
 //! Everything is real: a server process, one client process for each job, Unix sockets, SIGKILL. All of it lives in a
 //! temporary directory and in memory, and is removed at the end, also when the demo is interrupted.
 
 mod crew;
+mod duel;
 mod live;
 mod pattern;
 mod plan;
@@ -15,6 +16,7 @@ use crate::view::{Crash, DemoReport, JobReport};
 use crate::{bench, human, output, signals};
 use clap::Args;
 use crew::{Crew, Task};
+use duel::Duel;
 use forebay_model::Bytes;
 use live::Live;
 use plan::Plan;
@@ -83,9 +85,12 @@ impl Play<'_> {
         self.stage.start_server()?;
         let (written, fall) = self.write(&live)?;
         let (verified, reading) = self.verify(&live)?;
-        live.say(format_args!("two new jobs, of 4 nodes and of 1, share a device of 64 MiB/s, size-fair"))?;
-        let sharing = bench::duel(self.stop)?;
         live.finish();
+        live.say(format_args!("a new job has a device of 64 MiB/s; a smaller one will join it; size-fair"))?;
+        let mut duel = Duel::new(&live);
+        let sharing = bench::duel(self.stop, &mut |jobs| duel.show(jobs));
+        duel.finish();
+        let sharing = sharing?;
         let jobs =
             self.plan.jobs.iter().zip(written.done.iter().zip(&verified)).map(|(job, (wrote, read))| {
                 JobReport {

@@ -7,10 +7,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 const STYLE: &str = "{bar:32} {bytes:>11} of {total_bytes:<11} {binary_bytes_per_sec:>12}  {eta} left";
 
 /// A bar on a terminal, nothing elsewhere.
-pub(super) struct Progress(ProgressBar);
+pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    pub(super) fn new() -> Progress {
+    pub(crate) fn new() -> Progress {
         let target = match output::is_watched() {
             true => ProgressDrawTarget::stderr_with_hz(8),
             false => ProgressDrawTarget::hidden(),
@@ -19,20 +19,20 @@ impl Progress {
         Progress(ProgressBar::with_draw_target(Some(0), target).with_style(style.progress_chars("█▉▊▋▌▍▎▏ ")))
     }
 
-    pub(super) fn expect(&self, bytes: u64) {
+    pub(crate) fn expect(&self, bytes: u64) {
         self.0.inc_length(bytes);
     }
 
-    pub(super) fn copied(&self, bytes: u64) {
+    pub(crate) fn copied(&self, bytes: u64) {
         self.0.inc(bytes);
     }
 
     /// Says what failed without tearing the bar.
-    pub(super) fn complain(&self, failure: &Failure) {
+    pub(crate) fn complain(&self, failure: &Failure) {
         self.0.suspend(|| output::complain(failure));
     }
 
-    pub(super) fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.0.finish_and_clear();
     }
 }

@@ -144,7 +144,11 @@ impl fmt::Display for DemoReport {
             )?;
         }
         match self.verdict() {
-            Ok(()) => write!(f, "\n  every acknowledged byte is there"),
+            Ok(()) => write!(
+                f,
+                "\n  every acknowledged byte is there\n  your program:  forebay run --pfs DIR -- CMD    (what it writes to /fb at \
+                 memory speed is in DIR at the end)"
+            ),
             Err(_) => write!(f, "\n  this is not as it should be"),
         }
     }

@@ -3,7 +3,8 @@
 use super::started::recovered;
 use super::table;
 use crate::human;
-use forebay_wire::{RecoverySummary, RegionCounts};
+use forebay_model::{Result, ServerId};
+use forebay_wire::{RecoverySummary, RegionCounts, Standing};
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
@@ -59,7 +60,51 @@ pub(crate) struct Status {
     waiting: u64,
     recovery: RecoverySummary,
     damage: Vec<String>,
+    standing: Standing,
     jobs: Vec<Job>,
+}
+
+/// What all servers of a service are doing.
+#[derive(Serialize)]
+pub(crate) struct Servers {
+    servers: Vec<Server>,
+}
+
+#[derive(Serialize)]
+struct Server {
+    server: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status>,
+    /// Why it could not be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<String>,
+}
+
+impl From<Vec<(ServerId, Result<forebay_wire::Status>)>> for Servers {
+    fn from(all: Vec<(ServerId, Result<forebay_wire::Status>)>) -> Servers {
+        let one = |(server, answer): (ServerId, Result<forebay_wire::Status>)| match answer {
+            Ok(status) => Server { server: server.0, status: Some(Status::from(&status)), trouble: None },
+            Err(error) => Server { server: server.0, status: None, trouble: Some(error.to_string()) },
+        };
+        Servers { servers: all.into_iter().map(one).collect() }
+    }
+}
+
+impl fmt::Display for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Server { server, status, trouble }) in self.servers.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            match (status, trouble) {
+                (Some(status), _) => write!(f, "{status}")?,
+                (None, trouble) => {
+                    write!(f, "server {server} DOES NOT ANSWER: {}", trouble.as_deref().unwrap_or_default())?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 #[derive(Serialize)]
@@ -105,6 +150,7 @@ impl From<&forebay_wire::Status> for Status {
             waiting: status.waiting,
             recovery: status.recovery,
             damage: status.damage.clone(),
+            standing: status.standing.clone(),
             jobs: jobs.collect(),
         }
     }
@@ -142,6 +188,11 @@ impl fmt::Display for Status {
         let recovered =
             recovered(&self.recovery).unwrap_or_else(|| "nothing to recover at the last start".to_owned());
         write!(f, "  recovery  {recovered}")?;
+        match &self.standing {
+            Standing::Joined => {}
+            Standing::Waiting(whom) => write!(f, "\n  WAITS     for {whom}")?,
+            Standing::Refused(why) => write!(f, "\n  REFUSED   {why}")?,
+        }
         for sentence in &self.damage {
             write!(f, "\n  DAMAGE    {sentence}")?;
         }

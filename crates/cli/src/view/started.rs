@@ -22,13 +22,16 @@ pub(crate) struct Started {
     tcp: Option<SocketAddr>,
     key: PathBuf,
     recovery: RecoverySummary,
+    /// How many servers of one service run in the process.
+    #[serde(default)]
+    servers: usize,
     /// Where a server in the background writes its log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     log: Option<PathBuf>,
 }
 
 impl Started {
-    pub(crate) fn new(addresses: &Addresses, status: &forebay_wire::Status) -> Started {
+    pub(crate) fn new(addresses: &Addresses, status: &forebay_wire::Status, servers: usize) -> Started {
         Started {
             pid: status.pid,
             version: status.version.clone(),
@@ -39,6 +42,7 @@ impl Started {
             tcp: addresses.tcp,
             key: addresses.key.clone(),
             recovery: status.recovery,
+            servers,
             log: None,
         }
     }
@@ -72,7 +76,10 @@ impl fmt::Display for Started {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (capacity, medium) = (human::size(self.capacity), &self.medium);
         writeln!(f, "forebay {} serves {} as process {}", self.version, self.store, self.pid)?;
-        writeln!(f, "  capacity  {capacity}, {medium}")?;
+        match self.servers {
+            0 | 1 => writeln!(f, "  capacity  {capacity}, {medium}")?,
+            servers => writeln!(f, "  capacity  {capacity}, {medium}, on each of {servers} servers")?,
+        }
         if let Some(found) = recovered(&self.recovery) {
             writeln!(f, "  recovered {found}")?;
         }

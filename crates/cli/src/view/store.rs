@@ -2,10 +2,48 @@
 
 use super::table;
 use crate::human;
-use forebay_model::Time;
+use forebay_model::{Incarnation, Time};
 use forebay_store::{Inspection, RecordView, RegionView};
 use serde::Serialize;
 use std::fmt;
+use std::path::Path;
+
+/// A store that was given new regions.
+#[derive(Serialize)]
+pub(crate) struct Replaced {
+    store: String,
+    incarnation: String,
+}
+
+impl Replaced {
+    pub(crate) fn new(store: &Path, incarnation: Incarnation) -> Replaced {
+        Replaced { store: store.display().to_string(), incarnation: incarnation.to_string() }
+    }
+}
+
+impl fmt::Display for Replaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} goes on as incarnation {}", self.store, self.incarnation)
+    }
+}
+
+/// A store that is no more. People hear nothing of it, as with other things that are removed.
+#[derive(Serialize)]
+pub(crate) struct Removed {
+    removed: String,
+}
+
+impl Removed {
+    pub(crate) fn new(store: &Path) -> Removed {
+        Removed { removed: store.display().to_string() }
+    }
+}
+
+impl fmt::Display for Removed {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
 
 /// What a store's files say.
 #[derive(Serialize)]

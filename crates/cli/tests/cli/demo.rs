@@ -46,3 +46,17 @@ fn an_interrupted_demo_cleans_up() {
     assert!(code == Some(130) && err == "forebay: interrupted\n" || code == Some(0), "{code:?} {err}");
     assert_eq!(leftovers(&world), Vec::<String>::new());
 }
+
+#[test]
+fn sharing_is_seen_while_it_happens() {
+    let world = World::empty();
+    let shown = world.run(&["demo", "--size", "48MiB"]).out;
+    let at = |what: &str| shown.find(what).unwrap_or_else(|| panic!("expected {what:?} in {shown}"));
+    let (alone, joins) = (at("job large of 4 nodes takes part"), at("job small of 1 node takes part"));
+    let (leaves, summary) = (at("job small of 1 node has gone"), at("sharing    large (4 nodes)"));
+    assert!(alone < joins && joins < leaves && leaves < summary, "{shown}");
+    assert_eq!(shown.matches("takes part").count(), 2, "{shown}");
+    let between = &shown[joins..leaves];
+    let both = between.lines().find(|line| line.contains("shares: large") && line.contains("; small"));
+    assert!(both.is_some_and(|line| line.contains("(due: 80 %)") && line.contains("(due: 20 %)")), "{shown}");
+}

@@ -1,13 +1,17 @@
 //! The command line from outside: the real binary, real servers, real files.
 
+mod crowd;
 mod demo;
 mod errors;
 mod files;
 mod mount;
+mod mpi;
 mod names;
 mod planning;
+mod run;
 mod server;
 mod settings;
+mod several;
 mod sharing;
 mod support;
 mod union;

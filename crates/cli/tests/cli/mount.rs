@@ -1,6 +1,6 @@
 //! `mount` and `umount`.
 
-use crate::support::{World, skip};
+use crate::support::{World, run, skip};
 use std::process::Command;
 
 /// Says so where this machine cannot mount.
@@ -70,4 +70,43 @@ fn the_helper_of_mount_is_a_link_to_this_program() {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     world.well(&["umount", "mnt"]);
+}
+
+/// In a namespace of its own, so that the machine's own helpers and mounts stay as they are.
+const FSTAB: &str = r#"set -e
+mkdir upper work mnt
+mount -t tmpfs none upper; mkdir upper/upper upper/work
+mount -t overlay none -o lowerdir=/usr/sbin,upperdir=upper/upper,workdir=upper/work /usr/sbin 2> /dev/null || { echo cannot; exit 0; }
+ln -s "$PROGRAM" /usr/sbin/mount.forebay
+ln -s "$PROGRAM" /usr/sbin/mount.fuse.forebay
+echo "$FOREBAY_SERVICE $PWD/mnt $TYPE noauto,nofail,_netdev,allow_other,x-systemd.automount 0 0" > fstab
+mount --fstab "$PWD/fstab" "$PWD/mnt"
+echo "by fstab" > mnt/$TYPE
+setpriv --reuid 65534 --regid 65534 --clear-groups cat "mnt/$TYPE"
+grep -c " - fuse.forebay $FOREBAY_SERVICE .*allow_other" /proc/self/mountinfo
+umount "$PWD/mnt"
+ls mnt"#;
+
+#[test]
+fn a_line_of_fstab_mounts_it_for_everybody() {
+    if !can_mount() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can mount by fstab, so that was not tested");
+    }
+    for kind in ["forebay", "fuse.forebay"] {
+        let world = World::up();
+        std::fs::set_permissions(world.dir(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["-m", "bash", "-c", FSTAB]).current_dir(world.dir()).env("HOME", world.dir());
+        command.env("FOREBAY_SERVICE", world.service()).env("TYPE", kind);
+        command.env("PROGRAM", env!("CARGO_BIN_EXE_forebay"));
+        let ran = run(command);
+        if ran.out == "cannot\n" {
+            return skip("there is no overlay to put a helper of mount into, so fstab was not tested");
+        }
+        assert_eq!((ran.code, ran.out.as_str()), (0, "by fstab\n1\n"), "{}", ran.err);
+        assert_eq!(world.well(&["cat", &format!("/{kind}")]), "by fstab\n");
+    }
 }

@@ -110,12 +110,19 @@ fn stores_are_inspected_replaced_and_removed() {
     world.well(&["down"]);
     world.run(&["store", "replace", "store"]).failed(2, &["still there", "--yes"]);
     assert!(world.well(&["store", "replace", "store", "--disk", "--yes"]).contains("goes on as incarnation"));
+    let replaced = world.json(&["store", "replace", "store", "--disk", "--yes", "--json"]);
+    let inspected = world.json(&["store", "inspect", "store", "--json"]);
+    assert_eq!((&replaced["store"], &replaced["incarnation"]), (&"store".into(), &inspected["incarnation"]));
     world.start(&[]);
     world.run(&["cat", "/f"]).failed(1, &["/f"]);
     assert_eq!(world.well(&["ls"]), "f\n");
     world.well(&["down"]);
     world.run(&["store", "remove", "store"]).failed(2, &["--yes"]);
     world.well(&["store", "remove", "store", "--yes"]);
+    assert!(!world.path("store").exists());
+    world.start(&[]);
+    world.well(&["down"]);
+    assert_eq!(world.json(&["store", "remove", "store", "--yes", "--json"])["removed"], "store");
     assert!(!world.path("store").exists());
     world.run(&["store", "inspect", "store"]).failed(1, &["cannot read", "check the path"]);
 }

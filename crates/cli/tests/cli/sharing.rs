@@ -152,10 +152,34 @@ fn a_scenario_is_run_measured_and_drawn() {
     assert!((due - 0.75).abs() < 1e-9 && share > 0.0 && share < 1.0, "{first}");
     assert!((first["error"].as_f64().unwrap() - (share - due).abs() / due).abs() < 1e-9, "{first}");
     assert!(runs[0]["against_fifo"].as_f64().unwrap() > 0.0, "{}", runs[0]);
+    // What the servers count is what the jobs themselves counted, to the byte, however fast the machine is.
+    for run in runs {
+        for job in &run["jobs"].as_array().unwrap()[..2] {
+            assert!(job["served"].as_u64().unwrap() > 0, "{job}");
+            assert_eq!(job["served"], job["counted"], "{job}");
+        }
+    }
     let picture = std::fs::read_to_string(world.path("pictures/small.svg")).unwrap();
     assert!(picture.starts_with("<svg") && picture.contains("job 2") && picture.contains("under fifo"));
     world.write("bad.toml", "policy = 'size-fair'\ndevice_rate = '1MiB/s'\n[[job]]\nid = 1\nop = 'sing'\n");
     world
         .run(&["bench", "share", "bad.toml"])
         .failed(2, &["bad.toml:5: job 1: op: \"sing\" is nothing a job can do"]);
+}
+
+#[test]
+fn a_directory_of_scenarios_is_run_and_summed_up() {
+    let world = World::empty();
+    let small = "device_rate = '24MiB/s'\n[[job]]\nid = 1\nrequest = '32KiB'\nlength = 0.6\n";
+    world.write("all/b.toml", format!("title = 'Second'\npolicy = 'size-fair'\ncompare = []\n{small}"));
+    world.write("all/a.toml", format!("title = 'First'\npolicy = 'job-fair'\n{small}"));
+    world.write("all/notes.txt", "no scenario");
+    let told = world.json(&["bench", "share", "all", "--json"]);
+    let titles: Vec<&Value> = told["scenarios"].as_array().unwrap().iter().map(|one| &one["title"]).collect();
+    assert_eq!(titles, ["First", "Second"]);
+    assert_eq!(told["scenarios"][0]["runs"].as_array().unwrap().len(), 2);
+    world.write("all/b.toml", "policy = 'size-fare'\n");
+    assert_eq!(world.run(&["bench", "share", "all"]).code, 2, "a typo is told before anything is run");
+    std::fs::create_dir(world.path("none")).unwrap();
+    world.run(&["bench", "share", "none"]).failed(1, &["no scenario (*.toml) in none"]);
 }

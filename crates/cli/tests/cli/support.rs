@@ -127,9 +127,12 @@ pub(crate) fn end(pid: u32) {
     }
 }
 
+/// Whether nothing of a process is left but its entry. The first of its threads may be a zombie while the others still
+/// hold its sockets.
 fn is_zombie(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('Z'))
+    let dead = stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('Z'));
+    dead && std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count) <= 1
 }
 
 pub(crate) fn run(mut command: Command) -> Ran {
@@ -170,13 +173,7 @@ pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
 
 /// Says aloud that something could not be tested here.
 pub(crate) fn skip(what: &str) {
-    let line = format!("skipped: {what}\n");
-    // A note that cannot be written is no reason to fail.
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    if let Some(path) = std::env::var_os("FOREBAY_SKIP_LOG") {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        let _ = log.and_then(|mut log| log.write_all(line.as_bytes()));
-    }
+    forebay_dice::skip("cli", what);
 }
 
 pub(crate) fn text(path: &(impl AsRef<OsStr> + ?Sized)) -> &str {

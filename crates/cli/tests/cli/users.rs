@@ -9,6 +9,11 @@ const NOBODY: u32 = 65_534;
 
 /// Runs the binary as an ordinary user with this home.
 fn as_nobody(world: &World, home: &Path, args: &[&str]) -> Ran {
+    run(as_nobody_command(world, home, args))
+}
+
+/// The binary as an ordinary user with this home.
+pub(crate) fn as_nobody_command(world: &World, home: &Path, args: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     let user = NOBODY.to_string();
     command
@@ -16,11 +21,11 @@ fn as_nobody(world: &World, home: &Path, args: &[&str]) -> Ran {
         .arg(world.path("forebay"))
         .args(args);
     command.current_dir(home).env_clear().env("PATH", "/usr/bin:/bin").env("HOME", home).stdin(Stdio::null());
-    run(command)
+    command
 }
 
 /// A home for an ordinary user, and a copy of the binary where that user can run it; none where we cannot be another.
-fn home(world: &World) -> Option<std::path::PathBuf> {
+pub(crate) fn home(world: &World) -> Option<std::path::PathBuf> {
     let able = Command::new("setpriv").arg("--version").stdout(Stdio::null()).status().is_ok();
     if !rustix::process::geteuid().is_root() || !able {
         skip("tests as another user: they need root and setpriv");
@@ -86,4 +91,18 @@ fn modes_bind_ordinary_users() {
         as_nobody(&world, &home, &args).failed(1, parts);
     }
     assert_eq!(world.well(&["cat", "/secret"]), "secret");
+}
+
+#[test]
+fn a_run_needs_no_privileges_and_brings_out_what_nobody_may_read() {
+    let world = World::empty();
+    let Some(home) = home(&world) else { return };
+    let script = "mkdir /fb/d; echo closed > /fb/d/f; chmod 000 /fb/d/f; chmod 500 /fb/d; exit 4";
+    let args = ["run", "--capacity", "64MiB", "--pfs", "pfs", "--", "bash", "-c", script];
+    let ran = as_nobody(&world, &home, &args);
+    assert_eq!(ran.code, 4, "{}", ran.err);
+    assert!(ran.err.contains("brought    1 file, 7 B"), "{}", ran.err);
+    let mode = |path: &str| home.join(path).metadata().unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode("pfs/d"), mode("pfs/d/f")), (0o500, 0));
+    assert_eq!(std::fs::read_to_string(home.join("pfs/d/f")).unwrap(), "closed\n");
 }

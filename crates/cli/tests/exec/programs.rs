@@ -3,31 +3,76 @@
 use crate::world::{World, has, succeed};
 use std::process::Command;
 
+const TABLES: [&str; 2] = ["blackbox", "further"];
+
 #[test]
 fn a_table_of_operations_gives_what_tmpfs_gives() {
     let world = World::new();
-    let program = world.compile("blackbox");
-    let shm = std::path::Path::new("/dev/shm");
-    let base = if shm.is_dir() { shm.to_path_buf() } else { world.path("") };
-    let local =
-        tempfile::Builder::new().prefix("fb-blackbox-").tempdir_in(base).expect("a temporary directory");
-    let (expected, found) = (world.path("expected"), world.path("found"));
-    let mut plain = Command::new(&program);
-    plain.arg(local.path()).arg(&expected);
-    succeed(plain);
-    let mut make = world.command("mkdir");
-    make.arg("/fb/box");
-    succeed(make);
-    let mut through = world.command(&program);
-    through.arg("/fb/box").arg(&found);
-    succeed(through);
-    let read = |path| std::fs::read_to_string(path).expect("the program has written it");
-    let (expected, found) = (read(&expected), read(&found));
-    assert!(expected.ends_with("end\n"), "the table ran to its end");
-    for (number, (expected, found)) in expected.lines().zip(found.lines()).enumerate() {
-        assert_eq!(found, expected, "line {}", number + 1);
+    for table in TABLES {
+        world.table(table, "preload", |program| world.command(program), "/fb");
     }
-    assert_eq!(found.lines().count(), expected.lines().count());
+}
+
+/// Fortified programs call other functions.
+#[test]
+fn a_table_of_operations_gives_what_tmpfs_gives_when_it_is_fortified() {
+    let world = World::new();
+    for table in TABLES {
+        let program = world.compile_with(table, &["-O2", "-D_FORTIFY_SOURCE=2", "-D_FILE_OFFSET_BITS=64"]);
+        let mut make = world.command("mkdir");
+        make.arg(format!("/fb/{table}"));
+        succeed(make);
+        let mut command = world.command(program);
+        command.arg(format!("/fb/{table}")).arg(world.path("found"));
+        succeed(command);
+        let found = std::fs::read_to_string(world.path("found")).expect("the program has written it");
+        assert!(found.ends_with("end\n"), "{table}: {found}");
+        world.table(table, "again", |program| world.command(program), "/fb");
+        let plain = std::fs::read_to_string(world.path("found")).expect("the program has written it");
+        assert_eq!(found, plain, "{table}");
+    }
+}
+
+#[test]
+fn a_table_of_operations_gives_what_tmpfs_gives_through_the_mount() {
+    let world = World::new();
+    let Some(mount) = world.mounted() else { return };
+    for table in TABLES {
+        world.table(table, "mount", |program| Command::new(program), mount.path());
+    }
+}
+
+const REFUSED: &str = "\
+inotify EOPNOTSUPP
+inotify of nothing ENOENT
+handle EOPNOTSUPP
+fanotify EOPNOTSUPP
+fts EOPNOTSUPP
+temporary EOPNOTSUPP
+nftw EOPNOTSUPP
+reflink EOPNOTSUPP
+terminal ENOTTY
+lease EINVAL
+collapse EOPNOTSUPP
+pipe EOPNOTSUPP
+rename EXDEV
+wide refused
+";
+
+#[test]
+fn what_is_not_supported_is_refused_at_once() {
+    let world = World::new();
+    let mut program = world.command(world.compile("refused"));
+    program.arg("/fb");
+    assert_eq!(succeed(program), REFUSED);
+}
+
+#[test]
+fn a_signal_handler_may_write_while_memory_is_allocated() {
+    let world = World::new();
+    let mut program = world.command(world.compile("signals"));
+    program.arg("/fb/signals");
+    succeed(program);
 }
 
 #[test]
@@ -43,6 +88,19 @@ fn streams_of_cpp() {
     world.same(
         "echo one two > $D/in; ../streams $D/file < $D/in > $D/out 2> $D/err; cat $D/out $D/err $D/file",
     );
+}
+
+#[test]
+fn a_program_in_rust() {
+    if !has("rustc") {
+        return;
+    }
+    let world = World::new();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/programs/files.rs");
+    let mut compiler = Command::new("rustc");
+    compiler.args(["--edition", "2024", "-o"]).arg(world.path("files")).arg(source);
+    succeed(compiler);
+    world.same("../files $D");
 }
 
 #[test]

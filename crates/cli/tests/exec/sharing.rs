@@ -44,6 +44,51 @@ fn a_killed_program_leaves_what_it_wrote() {
     assert_eq!(succeed(check), "100 /fb/killed\n");
 }
 
+#[test]
+fn a_program_goes_on_when_the_server_comes_back() {
+    let mut world = World::new();
+    let mut program = world.command(world.compile("steady"));
+    let mut child = program.args(["/fb/steady", "3000"]).stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut said = [0; 6];
+    child.stdout.as_mut().expect("piped").read_exact(&mut said).expect("it begins");
+    for _ in 0..2 {
+        world.restart();
+    }
+    let status = child.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+    let mut check = world.command("wc");
+    check.args(["-l", "/fb/steady"]);
+    assert_eq!(succeed(check), "3000 /fb/steady\n");
+}
+
+const BESIDE: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+int unlinkat(int dir, const char *path, int flags) {
+    int (*next)(int, const char *, int) = dlsym(RTLD_NEXT, "unlinkat");
+    if (write(2, "seen\n", 5) != 5) _exit(9);
+    return next(dir, path, flags);
+}
+"#;
+
+#[test]
+fn another_library_is_loaded_beside_it() {
+    let world = World::new();
+    std::fs::write(world.path("beside.c"), BESIDE).expect("a file");
+    let mut compiler = std::process::Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(world.path("beside.so")).arg(world.path("beside.c"));
+    succeed(compiler);
+    let mut program = world.command("sh");
+    program.args(["-c", "echo > /fb/ours; echo > theirs; rm theirs; rm /fb/ours; ls /fb theirs"]);
+    let output = program.env("LD_PRELOAD", world.path("beside.so")).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        said, "seen\nls: cannot access 'theirs': No such file or directory\n",
+        "what is not ours goes on"
+    );
+}
+
 const PYTHON: &str = r#"
 import mmap, multiprocessing, os, shutil, socket, subprocess, sys, tempfile
 root = sys.argv[1]
@@ -92,4 +137,15 @@ fn python_with_its_modules() {
     let world = World::new();
     std::fs::write(world.path("script.py"), PYTHON).expect("a file");
     world.same("python3 ../script.py $D");
+}
+
+#[test]
+fn what_is_closed_before_exec_is_closed_at_the_service() {
+    let world = World::new();
+    for round in 0..20 {
+        let mut program = world.command("bash");
+        program.args(["-c", "echo x > /fb/f; exec rm /fb/f"]);
+        succeed(program);
+        assert_eq!(world.client().status().expect("the server answers").opens, 0, "round {round}");
+    }
 }

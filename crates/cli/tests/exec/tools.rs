@@ -2,10 +2,7 @@
 
 use crate::world::{World, has, succeed};
 
-#[test]
-fn tools_of_the_shell() {
-    let world = World::new();
-    for script in [
+const TOOLS: [&str; 11] = [
         "mkdir -p $D/a/b; echo 1 > $D/a/one; ln -s a/one $D/link; ln $D/a/one $D/hard; touch -h -d @1000000000 $D/a/one $D/link
          cp -a $D $D.copy; cd $D.copy; find . | sort; stat -c '%n %a %h %Y %F' a/one link hard; cat link; cd ..; rm -r $D.copy",
         "seq 5000 | shuf --random-source=<(yes) > $D/n; sort -n $D/n > $D/s; cmp $D/s <(seq 5000); sort -R $D/n | sort -n -o $D/s2; cmp $D/s $D/s2",
@@ -18,9 +15,18 @@ fn tools_of_the_shell() {
         "for f in a b c; do echo $f > $D/$f; done; echo $D/* | tr ' ' '\\n' | xargs -n1 basename; cat $D/[ab]",
         "echo x > $D/f; chmod 600 $D/f; stat -c %a $D/f; touch -d @5 $D/f; stat -c %Y $D/f; truncate -s 100 $D/f; stat -c %s $D/f; test -s $D/f && test ! -d $D/f && test -r $D/f; readlink -f $D/f | sed s,.*/,,",
         "install -m 444 /etc/passwd $D/i; cmp /etc/passwd $D/i; stat -c %a $D/i; split -l 10 $D/i $D/part.; cat $D/part.* | cmp - /etc/passwd",
-    ] {
-        world.same(script);
-    }
+];
+
+#[test]
+fn tools_of_the_shell() {
+    let world = World::new();
+    TOOLS.iter().for_each(|script| world.same(script));
+}
+
+#[test]
+fn tools_of_the_shell_over_three_servers() {
+    let world = World::of(3);
+    TOOLS.iter().for_each(|script| world.same(script));
 }
 
 #[test]
@@ -36,6 +42,13 @@ fn dd_in_all_its_forms() {
         "bs=4k conv=sparse",
         "bs=4k conv=swab",
         "bs=4k conv=ucase",
+        "bs=4k conv=lcase",
+        "bs=4k conv=noerror,sync",
+        "bs=4k conv=ebcdic",
+        "bs=4k conv=ibm",
+        "bs=4k conv=ascii",
+        "cbs=80 bs=4k conv=block",
+        "cbs=80 bs=4k conv=unblock",
         "bs=4k conv=excl",
         "bs=4k conv=sync",
         "bs=4k oflag=append conv=notrunc",
@@ -43,13 +56,32 @@ fn dd_in_all_its_forms() {
         "bs=4k oflag=sync count=5",
         "bs=4k oflag=direct",
         "bs=4k oflag=nofollow",
+        "bs=4k oflag=noatime",
+        "bs=4k oflag=nonblock",
+        "bs=4k oflag=noctty",
+        "bs=4k oflag=nocache",
         "bs=4k oflag=seek_bytes seek=12345",
         "bs=4k iflag=fullblock",
+        "bs=4k iflag=direct",
+        "bs=4k iflag=sync,dsync",
+        "bs=4k iflag=skip_bytes skip=4321",
+        "bs=4k iflag=nocache,nonblock,noatime,nofollow",
         "ibs=1000 obs=3000",
         "bs=1M iflag=count_bytes count=1234",
     ] {
         world.same(&format!("{make}; dd status=none if=$S/in of=$D/out {form}; dd status=none if=$D/out of=$S/out {form}; md5sum < $D/out; md5sum < $S/out"));
     }
+}
+
+#[test]
+fn dd_says_what_it_may_not_do() {
+    let world = World::new();
+    for form in ["conv=nocreat", "oflag=directory", "iflag=directory", "conv=excl,nocreat"] {
+        world.same(&format!("echo x > in; dd status=none if=in of=$D/out {form} 2>&1 || echo $?; ls $D"));
+    }
+    world.same(
+        "echo x > $D/out; dd status=none if=/etc/hostname of=$D/out conv=excl 2>&1 || echo $?; cat $D/out",
+    );
 }
 
 #[test]

@@ -2,9 +2,8 @@
 
 use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig};
-use forebay_model::Bytes;
+use forebay_model::{Bytes, Striping};
 use forebay_server::{Config, Medium, Running, Server};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -12,11 +11,16 @@ use tempfile::TempDir;
 pub(crate) struct World {
     dir: TempDir,
     config: Config,
-    _running: Running,
+    running: Vec<Running>,
 }
 
 impl World {
     pub(crate) fn new() -> World {
+        World::of(1)
+    }
+
+    /// The same with so many servers, over which the bytes of all files are spread.
+    pub(crate) fn of(servers: u16) -> World {
         let dir = tempfile::Builder::new().prefix("fbpl-").tempdir().expect("a temporary directory");
         let config = Config {
             capacity: Bytes::mib(256),
@@ -25,12 +29,88 @@ impl World {
             tcp: false,
             ..Config::for_store(dir.path().join("store"))
         };
-        let running = Server::start(config.clone()).expect("the server starts");
-        World { dir, config, _running: running }
+        let running = Server::start_several(&config, servers).expect("the servers start");
+        let world = World { dir, config, running };
+        if servers > 1 {
+            let striping = Striping { width: 0, stripe: 64 << 10 };
+            world.client().set_layout("/", Some(striping)).expect("the owner may");
+        }
+        world
+    }
+
+    /// Stops the server, and starts it again.
+    pub(crate) fn restart(&mut self) {
+        self.running.clear();
+        self.running = Server::start_several(&self.config, 1).expect("the server starts again");
+    }
+
+    /// The library, as it is laid down.
+    pub(crate) fn library(&self) -> PathBuf {
+        succeed({
+            let mut command = self.command("true");
+            command.env("FOREBAY_PREFIX", "/fb");
+            command
+        });
+        let found = std::fs::read_dir(self.path("cache/forebay")).expect("it is laid down");
+        found.flatten().map(|entry| entry.path()).next().expect("one file")
+    }
+
+    /// A directory at which the service is mounted while this lives; `None` where that cannot be.
+    pub(crate) fn mounted(&self) -> Option<Mounted> {
+        if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+            skip(&format!("/dev/fuse cannot be opened ({error}): nothing was tested on a mount"));
+            return None;
+        }
+        let dir = self.path("mnt");
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let mut mount = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        mount.arg("mount").arg(self.service()).arg(&dir);
+        mount.args(["-o", "suid,dev"]).env("HOME", self.dir.path());
+        succeed(mount);
+        Some(Mounted(dir))
+    }
+
+    /// Runs a table of operations on a file system of this machine and in a directory of the service, which must come
+    /// to the same.
+    pub(crate) fn table(
+        &self,
+        name: &str,
+        way: &str,
+        command: impl Fn(&Path) -> Command,
+        root: impl AsRef<Path>,
+    ) {
+        let program = self.compile(name);
+        let shm = Path::new("/dev/shm");
+        let base = if shm.is_dir() { shm.to_path_buf() } else { self.path("") };
+        let local =
+            tempfile::Builder::new().prefix("fb-table-").tempdir_in(base).expect("a temporary directory");
+        let (expected, found) = (self.path("expected"), self.path("found"));
+        let mut plain = Command::new(&program);
+        plain.arg(local.path()).arg(&expected);
+        succeed(plain);
+        let dir = root.as_ref().join(format!("{name}-{way}"));
+        let mut make = command(Path::new("mkdir"));
+        make.arg(&dir);
+        succeed(make);
+        let mut through = command(&program);
+        through.arg(&dir).arg(&found);
+        succeed(through);
+        let read = |path| std::fs::read_to_string(path).expect("the program has written it");
+        let (expected, found) = (read(&expected), read(&found));
+        assert!(expected.ends_with("end\n"), "the table ran to its end");
+        for (number, (expected, found)) in expected.lines().zip(found.lines()).enumerate() {
+            assert_eq!(found, expected, "{name} {way}, line {}", number + 1);
+        }
+        assert_eq!(found.lines().count(), expected.lines().count());
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// The service's address.
+    pub(crate) fn service(&self) -> String {
+        format!("unix:{}", self.config.socket_path().display())
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -38,14 +118,14 @@ impl World {
             .expect("the server answers")
     }
 
-    /// A command with the library in it.
+    /// A command with the library in it, ended when it hangs.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Command::new("timeout");
         command
-            .args(["exec", "--"])
+            .args(["--foreground", "--signal=KILL", "600", env!("CARGO_BIN_EXE_forebay"), "exec", "--"])
             .arg(program)
             .current_dir(self.dir.path())
-            .env("FOREBAY_SERVICE", format!("unix:{}", self.config.socket_path().display()))
+            .env("FOREBAY_SERVICE", self.service())
             .env("XDG_CACHE_HOME", self.path("cache"))
             .env("XDG_RUNTIME_DIR", self.dir.path());
         command
@@ -54,6 +134,11 @@ impl World {
     /// Runs a script with and without the library, `$D` being a directory of Forebay's or of this machine; both must
     /// come to the same.
     pub(crate) fn same(&self, script: &str) {
+        self.same_with(script, &[]);
+    }
+
+    /// The same, with more in the environment of both.
+    pub(crate) fn same_with(&self, script: &str, environment: &[(&str, &str)]) {
         let local = self.path("local");
         let _ = std::fs::remove_dir_all(&local);
         std::fs::create_dir(&local).expect("a directory");
@@ -62,7 +147,7 @@ impl World {
             let _ = std::fs::remove_dir_all(&scratch);
             std::fs::create_dir(&scratch).expect("a directory");
             command.args(["-c", &format!("set -e\n{script}")]).env("D", dir).env("S", &scratch);
-            command.current_dir(&scratch);
+            command.current_dir(&scratch).envs(environment.iter().copied());
             let output = command.output().expect("bash runs");
             let text =
                 |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&dir.display().to_string(), "$D");
@@ -78,14 +163,34 @@ impl World {
 
     /// Compiles one of the programs beside these tests.
     pub(crate) fn compile(&self, name: &str) -> PathBuf {
+        self.compile_with(name, &["-O1"])
+    }
+
+    pub(crate) fn compile_with(&self, name: &str, flags: &[&str]) -> PathBuf {
         let source =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exec/programs").join(format!("{name}.c"));
         let program = self.path(name);
         let mut command = Command::new("cc");
-        command.args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(&source);
+        command.args(flags).args(["-w", "-pthread", "-o"]).arg(&program).arg(&source).arg("-lm");
         let output = command.output().expect("a C compiler is there: install gcc and libc6-dev");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         program
+    }
+}
+
+/// A mount, until it is dropped.
+pub(crate) struct Mounted(PathBuf);
+
+impl Mounted {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // What cannot be unmounted goes with the machine.
+        let _ = Command::new(env!("CARGO_BIN_EXE_forebay")).args(["umount", "--lazy"]).arg(&self.0).status();
     }
 }
 
@@ -107,12 +212,6 @@ pub(crate) fn has(tool: &str) -> bool {
     found
 }
 
-fn skip(what: &str) {
-    let line = format!("skipped: preload: {what}\n");
-    // A note that cannot be written is no reason to fail.
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    if let Some(path) = std::env::var_os("FOREBAY_SKIP_LOG") {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        let _ = log.and_then(|mut log| log.write_all(line.as_bytes()));
-    }
+pub(crate) fn skip(what: &str) {
+    forebay_dice::skip("preload", what);
 }

@@ -3,13 +3,15 @@
 
 use forebay_client::{Address, ClientConfig};
 use forebay_model::{
-    Access, Attr, Error, ErrorKind, FileId, FileKind, Gid, Incarnation, Job, ServerId, Time, Uid,
+    Access, Attr, Error, ErrorKind, FileId, FileKind, Gid, Incarnation, Job, Layout, Member, Members,
+    ServerId, Time, Uid,
 };
 use forebay_wire::{
     Answer, At, Call, Channel, FrameKind, Greeting, HEADER, Header, Hello, Key, Proof, Reply, Request, Token,
     Welcome, body, client_proof, frame, server_proof,
 };
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -47,23 +49,31 @@ pub(crate) enum Greet {
 pub(crate) type Script = Arc<dyn Fn(Channel, &Request) -> Act + Send + Sync>;
 
 pub(crate) struct World {
+    pub(crate) server: ServerId,
+    pub(crate) members: Members,
     pub(crate) greet: Greet,
     pub(crate) script: Script,
     pub(crate) max_payload: u32,
     pub(crate) session_millis: u64,
     pub(crate) file: Mutex<Vec<u8>>,
+    /// The next connection's name.
+    pub(crate) connections: AtomicU64,
     /// What was asked: the channel and the first word of the request, payload or not.
     pub(crate) log: Mutex<Vec<String>>,
 }
 
 impl World {
     pub(crate) fn new(script: impl Fn(Channel, &Request) -> Act + Send + Sync + 'static) -> World {
+        let member = Member { server: ServerId(0), address: "tcp:fake:1".to_owned(), socket: None };
         World {
+            server: ServerId(0),
+            members: Members::new(1, vec![member]).unwrap(),
             greet: Greet::Welcome,
             script: Arc::new(script),
             max_payload: 64 << 10,
             session_millis: 600_000,
             file: Mutex::new(Vec::new()),
+            connections: AtomicU64::new(1),
             log: Mutex::new(Vec::new()),
         }
     }
@@ -120,7 +130,10 @@ pub(crate) fn socket(dir: &Path) -> PathBuf {
 
 impl Fake {
     pub(crate) fn unix(dir: &Path, world: Arc<World>) -> Fake {
-        let path = socket(dir);
+        Fake::at(socket(dir), world)
+    }
+
+    pub(crate) fn at(path: PathBuf, world: Arc<World>) -> Fake {
         // Left behind by the server before this one.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
@@ -183,12 +196,14 @@ async fn greet(
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> Option<()> {
     let mut welcome = Welcome {
-        server: ServerId(0),
+        server: world.server,
         incarnation: Incarnation(1),
         uid: Uid(0),
         max_payload: world.max_payload,
+        members: world.members.clone(),
         session_millis: world.session_millis,
         seal: None,
+        connection: world.connections.fetch_add(1, Ordering::Relaxed),
     };
     let mut out = Vec::new();
     match &world.greet {
@@ -284,9 +299,12 @@ fn sensible(world: &World, request: &Request, payload: &[u8]) -> (Answer, Vec<u8
         }
         Request::Walk { .. } => Reply::Found(attr),
         Request::GetAttr { .. } | Request::MakeDir { .. } => Reply::Attr(attr),
-        Request::Open { .. } | Request::Create { .. } | Request::Reopen { .. } => {
-            Reply::Opened { token: token(), attr, created: false }
-        }
+        Request::Open { .. } | Request::Create { .. } | Request::Reopen { .. } => Reply::Opened {
+            token: token(),
+            attr,
+            layout: Layout::whole(ServerId(1), 4 << 20),
+            created: false,
+        },
         Request::Write { at, .. } => {
             let offset = match at {
                 At::Offset(offset) => *offset,

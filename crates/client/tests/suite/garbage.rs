@@ -2,52 +2,36 @@
 
 use crate::fake::{Act, Fake, World};
 use forebay_client::{Client, ClientConfig, OpenOptions};
+use forebay_dice::{Dice, Seeded, rounds};
 use forebay_model::ErrorKind;
 use forebay_wire::{Answer, Channel, FrameKind, Reply, Request, frame};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const SEED: u64 = 0x00c1_1e47;
-const CASES: usize = 150;
+const CASES: u64 = 150;
 
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    /// An answer to somebody, bent a little; or noise.
-    fn bytes(&mut self) -> Vec<u8> {
-        let mut out = Vec::new();
-        let answers: [Answer; 4] = [
-            Ok(Reply::Done),
-            Ok(Reply::Data),
-            Ok(Reply::Written { offset: self.next() }),
-            Err(ErrorKind::NoSpace.into()),
-        ];
-        let (id, payload) = (self.below(6) as u64, self.below(3) as u32 * 700);
-        frame(&mut out, FrameKind::Answer, id, &answers[self.below(4)], payload).unwrap();
-        out.resize(out.len() + payload as usize, 0x55);
-        match self.below(4) {
-            0 => {}
-            1 => {
-                let at = self.below(out.len());
-                out[at] ^= 1 << self.below(8);
-            }
-            2 => out.truncate(self.below(out.len())),
-            _ => out = (0..self.below(200)).map(|_| self.next() as u8).collect(),
+/// An answer to somebody, bent a little; or noise.
+fn noise(dice: &mut Dice) -> Vec<u8> {
+    let mut out = Vec::new();
+    let answers: [Answer; 4] = [
+        Ok(Reply::Done),
+        Ok(Reply::Data),
+        Ok(Reply::Written { offset: dice.next() }),
+        Err(ErrorKind::NoSpace.into()),
+    ];
+    let (id, payload) = (dice.below(6), dice.below(3) as u32 * 700);
+    frame(&mut out, FrameKind::Answer, id, &answers[dice.index(4)], payload).unwrap();
+    out.resize(out.len() + payload as usize, 0x55);
+    match dice.below(4) {
+        0 => {}
+        1 => {
+            let at = dice.index(out.len());
+            out[at] ^= 1 << dice.below(8);
         }
-        out
+        2 => out.truncate(dice.index(out.len())),
+        _ => out = (0..dice.below(200)).map(|_| dice.next() as u8).collect(),
     }
+    out
 }
 
 #[tokio::test]
@@ -88,15 +72,15 @@ async fn an_answer_to_nobody_breaks_the_connection() {
 
 #[tokio::test]
 async fn random_bytes_from_the_server_never_panic() {
-    let seed = std::env::var("FOREBAY_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(SEED);
-    for case in 0..CASES {
-        let dice = Mutex::new(Dice(seed.wrapping_add(case as u64)));
+    let seeded = Seeded::new();
+    for case in rounds(CASES) {
+        let dice = Mutex::new(seeded.dice(case));
         let script = move |channel: Channel, request: &Request| {
             let mut dice = dice.lock().unwrap();
             match (channel, request) {
                 (_, Request::Open { .. } | Request::Ping) => Act::Serve,
                 _ if dice.below(3) == 0 => Act::Serve,
-                _ => Act::Raw(dice.bytes()),
+                _ => Act::Raw(noise(&mut dice)),
             }
         };
         let dir = tempfile::tempdir().unwrap();
@@ -114,7 +98,6 @@ async fn random_bytes_from_the_server_never_panic() {
             let _ = client.read_link("/x").await;
             Ok::<(), forebay_model::Error>(())
         });
-        let seed = seed.wrapping_add(case as u64);
-        assert!(work.await.is_ok(), "replay with FOREBAY_SEED={seed}");
+        assert!(work.await.is_ok(), "case {case}");
     }
 }

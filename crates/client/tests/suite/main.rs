@@ -5,4 +5,6 @@ mod fake;
 mod garbage;
 mod paths;
 mod retrying;
+mod several;
+mod spread;
 mod transfers;

@@ -59,6 +59,27 @@ async fn what_is_safe_is_asked_again_after_a_break() {
 }
 
 #[tokio::test]
+async fn what_was_given_up_is_told_before_it_is_asked_again() {
+    let world = World::new(first(2, |request| matches!(request, Request::Write { .. }), || Act::Close));
+    let (_dir, fake, client) = start(world).await;
+    let file = client.open("/x", OpenOptions::WRITE).await.unwrap();
+    file.pwrite(0, b"x").await.unwrap();
+    let mut log = fake.world.log();
+    log.retain(|entry| entry == "Write" || entry == "Abandon");
+    assert_eq!(log, ["Write", "Abandon", "Write", "Abandon", "Write"]);
+    // A transfer that its caller gave up is no better.
+    let silent = |request: &Request| matches!(request, Request::Write { .. });
+    let (_dir, fake, client) = start(World::new(first(1, silent, || Act::Silence))).await;
+    let file = client.open("/x", OpenOptions::WRITE).await.unwrap();
+    let write = tokio::time::timeout(Duration::from_millis(50), file.pwrite(0, b"x")).await;
+    assert!(write.is_err());
+    file.pwrite(0, b"y").await.unwrap();
+    let mut log = fake.world.log();
+    log.retain(|entry| entry == "Write" || entry == "Abandon");
+    assert_eq!(log, ["Write", "Abandon", "Write"]);
+}
+
+#[tokio::test]
 async fn what_must_happen_once_is_not_asked_again() {
     let world =
         World::new(first(1, |request| matches!(request, Request::MakeDir { .. }), || Act::ServeAndClose));
@@ -143,7 +164,8 @@ async fn open_files_are_re_established_before_anything_else() {
     file.pwrite(0, b"after").await.unwrap();
     let log = fake.world.log();
     let position = |word: &str| log.iter().position(|entry| entry == word).unwrap();
-    assert_eq!(position("Reopen"), position("hello Control") + 1, "{log:?}");
+    let between = &log[position("hello Control") + 1..position("Reopen")];
+    assert!(between.iter().all(|entry| entry == "Abandon"), "{log:?}");
     assert!(position("Reopen") < position("Write"), "{log:?}");
     assert_eq!(fake.world.count("Reopen"), 1, "a closed file is not opened again: {log:?}");
     assert_eq!(*fake.world.file.lock().unwrap(), b"after");
@@ -191,7 +213,15 @@ async fn an_open_that_nobody_waits_for_is_closed() {
     let slow = |_: Channel, request: &Request| match request {
         Request::Open { .. } => {
             let (token, attr) = (crate::fake::token(), attr());
-            Act::Later(50, Ok(Reply::Opened { token, attr, created: false }))
+            Act::Later(
+                50,
+                Ok(Reply::Opened {
+                    token,
+                    attr,
+                    layout: forebay_model::Layout::whole(forebay_model::ServerId(1), 4 << 20),
+                    created: false,
+                }),
+            )
         }
         _ => Act::Serve,
     };

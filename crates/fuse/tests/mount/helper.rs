@@ -12,6 +12,7 @@ const ROLE: &str = "FOREBAY_TEST_ROLE";
 const STORE: &str = "FOREBAY_TEST_STORE";
 const DIR: &str = "FOREBAY_TEST_DIR";
 const OPTIONS: &str = "FOREBAY_TEST_OPTIONS";
+const SERVERS: &str = "FOREBAY_TEST_SERVERS";
 
 /// Bytes that a test's service can hold.
 pub(crate) const CAPACITY: Bytes = Bytes::mib(256);
@@ -43,8 +44,9 @@ fn again(role: &str, store: &Path) -> Command {
     command
 }
 
-pub(crate) fn server(store: &Path) -> Child {
-    again("server", store).spawn().expect("a server can be started")
+pub(crate) fn server(store: &Path, servers: u16) -> Child {
+    let mut command = again("server", store);
+    command.env(SERVERS, servers.to_string()).spawn().expect("a server can be started")
 }
 
 pub(crate) fn mount(store: &Path, dir: &Path, options: &str) -> Child {
@@ -79,7 +81,10 @@ fn plays_its_role() {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM)).unwrap();
     }
     match var(ROLE).as_str() {
-        "server" => Server::start(config(&store)).unwrap().wait().unwrap(),
+        "server" => {
+            let running = Server::start_several(&config(&store), var(SERVERS).parse().unwrap()).unwrap();
+            running.into_iter().for_each(|server| server.wait().unwrap());
+        }
         "mount" => {
             let mut options = Options::default();
             options.add(&var(OPTIONS)).unwrap();

@@ -6,6 +6,7 @@ mod life;
 mod mapped;
 mod operations;
 mod people;
+mod posix;
 mod programs;
 mod random;
 mod sharing;

@@ -198,3 +198,10 @@ fn the_same_comes_of_every_operation_as_on_a_local_file_system() {
     check(&world.local(), "local");
     check(&world.at(), "mount");
 }
+
+#[test]
+fn the_same_comes_of_every_operation_over_three_servers() {
+    let Some(world) = World::of(3, "allow_other,suid") else { return };
+    world.stripe();
+    check(&world.at(), "mount");
+}

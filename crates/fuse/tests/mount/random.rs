@@ -2,6 +2,7 @@
 
 use crate::mapped::Mapped;
 use crate::world::World;
+use forebay_dice::{Dice, pattern, seed};
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -12,37 +13,12 @@ const LONGEST: usize = 256 << 10;
 const SEEDS: u64 = 3;
 const STEPS: u64 = 34_000;
 
-/// A small generator: the numbers are the same everywhere.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
-    }
-
-    /// Mostly short, sometimes long; aligned now and then.
-    fn range(&mut self) -> (usize, usize) {
-        let start = self.below(LONGEST);
-        let longest = if self.below(8) == 0 { 64 << 10 } else { 4 << 10 };
-        let start = if self.below(4) == 0 { start & !4095 } else { start };
-        (start, (1 + self.below(longest)).min(LONGEST - start))
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        for chunk in bytes.chunks_mut(8) {
-            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
-        }
-        bytes
-    }
+/// Mostly short, sometimes long; aligned now and then.
+fn range(dice: &mut Dice) -> (usize, usize) {
+    let start = dice.index(LONGEST);
+    let longest = if dice.one_in(8) { 64 << 10 } else { 4 << 10 };
+    let start = if dice.one_in(4) { start & !4095 } else { start };
+    (start, (1 + dice.index(longest)).min(LONGEST - start))
 }
 
 struct Exercise {
@@ -61,7 +37,7 @@ impl Exercise {
     fn new(paths: [PathBuf; 2], seed: u64) -> Exercise {
         File::create(&paths[0]).unwrap();
         let files = [open(&paths[0], false), open(&paths[1], false)];
-        Exercise { paths, files, model: Vec::new(), dice: Dice(seed) }
+        Exercise { paths, files, model: Vec::new(), dice: Dice::new(seed) }
     }
 
     fn grow(&mut self, len: usize) {
@@ -72,8 +48,8 @@ impl Exercise {
 
     /// One operation; says which.
     fn step(&mut self) -> String {
-        let side = self.dice.below(2);
-        let (start, len) = self.dice.range();
+        let side = self.dice.index(2);
+        let (start, len) = range(&mut self.dice);
         match self.dice.below(100) {
             0..30 => self.read(side, start, len),
             30..55 => self.write(side, start, len),
@@ -102,7 +78,7 @@ impl Exercise {
     }
 
     fn write(&mut self, side: usize, start: usize, len: usize) -> String {
-        let bytes = self.dice.bytes(len);
+        let bytes = pattern(self.dice.next(), len);
         self.files[side].write_all_at(&bytes, start as u64).unwrap();
         self.grow(start + len);
         self.model[start..start + len].copy_from_slice(&bytes);
@@ -132,7 +108,7 @@ impl Exercise {
             self.grow(end);
         }
         self.look(side);
-        let bytes = self.dice.bytes(len);
+        let bytes = pattern(self.dice.next(), len);
         let mut mapped = Mapped::new(&self.files[side], end);
         mapped.bytes()[start..].copy_from_slice(&bytes);
         if self.dice.below(2) == 0 {
@@ -144,7 +120,7 @@ impl Exercise {
 
     fn append(&mut self, side: usize, len: usize) -> String {
         let room = LONGEST - self.model.len();
-        let bytes = self.dice.bytes(len.min(room));
+        let bytes = pattern(self.dice.next(), len.min(room));
         open(&self.paths[side], true).write_all(&bytes).unwrap();
         self.model.extend(&bytes);
         format!("append {side} {}", bytes.len())
@@ -218,15 +194,26 @@ impl Drop for Confession<'_> {
 
 #[test]
 fn random_operations_on_one_file_through_two_mounts() {
-    let Some(mut world) = World::new("") else { return };
+    let Some(world) = World::new("") else { return };
+    exercise(world, SEEDS, STEPS);
+}
+
+#[test]
+fn random_operations_on_one_file_of_three_servers_through_two_mounts() {
+    let Some(world) = World::of(3, "") else { return };
+    world.stripe();
+    exercise(world, 1, STEPS / 4);
+}
+
+fn exercise(mut world: World, seeds: u64, steps: u64) {
     let other = world.mount("other", "");
-    let first = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_115);
-    for seed in first..first + SEEDS {
+    let first = seed();
+    for seed in first..first + seeds {
         let name = format!("file-{seed}");
         let mut exercise = Exercise::new([world.at().join(&name), other.join(&name)], seed);
         let done = std::cell::RefCell::default();
         let _confession = Confession { seed, done: &done };
-        for _ in 0..STEPS {
+        for _ in 0..steps {
             let what = exercise.step();
             done.borrow_mut().push(what);
         }

@@ -1,7 +1,8 @@
 //! A server and a mount of it, in processes of their own.
 
 use crate::helper;
-use std::io::Write;
+use forebay_client::blocking::Client;
+use forebay_model::Striping;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -14,18 +15,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct World {
     dir: TempDir,
     server: Child,
+    servers: u16,
     mounts: Vec<(Child, PathBuf)>,
 }
 
-/// Writes down that something could not be tested, where the suite wants to know, and says so.
-#[expect(clippy::print_stderr, reason = "a test that does not run says so")]
+/// Says aloud that something could not be tested here.
 pub(crate) fn skip(why: &str) {
-    let line = format!("skipped: mount: {why}");
-    eprintln!("{line}");
-    if let Some(path) = std::env::var_os("FOREBAY_SKIP_LOG") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        file.and_then(|mut file| writeln!(file, "{line}")).expect("the list of skipped tests can be written");
-    }
+    forebay_dice::skip("mount", why);
 }
 
 /// Whether this machine can mount; says so where it cannot.
@@ -47,14 +43,19 @@ pub(crate) fn can_mount() -> bool {
 impl World {
     /// A fresh service, mounted at [`World::at`]; `None` where mounting is impossible.
     pub(crate) fn new(options: &str) -> Option<World> {
+        World::of(1, options)
+    }
+
+    /// The same with so many servers in one process.
+    pub(crate) fn of(servers: u16, options: &str) -> Option<World> {
         if !can_mount() {
             return None;
         }
         let memory = Path::new("/dev/shm");
         let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
         open_to_all(dir.path());
-        let server = helper::server(&dir.path().join("store"));
-        let mut world = World { dir, server, mounts: Vec::new() };
+        let server = helper::server(&dir.path().join("store"), servers);
+        let mut world = World { dir, server, servers, mounts: Vec::new() };
         world.wait_for_server();
         world.mount("mnt", options);
         Some(world)
@@ -95,8 +96,14 @@ impl World {
     pub(crate) fn crash_server(&mut self) {
         self.server.kill().unwrap();
         self.server.wait().unwrap();
-        self.server = helper::server(&self.store());
+        self.server = helper::server(&self.store(), self.servers);
         self.wait_for_server();
+    }
+
+    /// Has the bytes of all files that will be made spread over all servers.
+    pub(crate) fn stripe(&self) {
+        let client = Client::connect(helper::client_config(&self.store())).unwrap();
+        client.set_layout("/", Some(Striping { width: 0, stripe: 64 << 10 })).unwrap();
     }
 
     /// The process that serves the first mount.

@@ -59,6 +59,17 @@ enum Queue {
     Beyond,
 }
 
+impl Queue {
+    /// Where a job belongs.
+    fn of(waits: bool, budget: f64) -> Queue {
+        match waits {
+            false => Queue::None,
+            true if budget > 0.0 => Queue::Within,
+            true => Queue::Beyond,
+        }
+    }
+}
+
 /// What a job asks of an interval.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
@@ -119,34 +130,35 @@ impl Gift {
         };
         self.ends = Some(start.after(self.interval));
         let capacity = self.rate.during(self.interval);
-        let asks = self.asks(capacity, idle);
-        let allotted = allot(capacity, &asks.iter().map(|(_, ask)| *ask).collect::<Vec<_>>());
+        let (who, asks) = self.asks(capacity, idle);
+        let allotted = allot(capacity, &asks);
         self.pool = capacity - allotted.iter().sum::<f64>();
-        (self.within, self.beyond) = (Heap::default(), Heap::default());
-        for slot in (0..self.accounts.len()).rev() {
-            let Account { coupons, budget, .. } = self.accounts[slot];
+        let weight = self.newcomer();
+        self.within.restart(self.accounts.len(), weight);
+        self.beyond.restart(self.accounts.len(), weight);
+        for account in &mut self.accounts {
+            let Account { coupons, budget, .. } = *account;
             // What was used too much is missing now, unless nobody has wanted the device meanwhile.
             let budget = if idle { 0.0 } else { budget.min(0.0) };
-            self.accounts[slot] = Account { coupons, budget, ..Account::default() };
-            self.open(slot);
+            *account = Account { coupons, budget, ..Account::default() };
         }
-        for ((slot, ask), got) in asks.iter().zip(&allotted) {
-            let slot = *slot;
+        for ((&(slot, waits), ask), got) in who.iter().zip(&asks).zip(&allotted) {
             let account = &mut self.accounts[slot];
             account.coupons = (account.coupons - (got - ask.fair).max(0.0)).max(0.0);
             account.fair = ask.fair;
             account.budget += got;
-            self.within.reset(slot, got.max(1.0));
-            self.beyond.reset(slot, ask.fair.max(1.0));
-            self.enlist(slot);
+            account.queue = Queue::of(waits, account.budget);
+            self.within.seat(slot, got.max(1.0), account.queue == Queue::Within);
+            self.beyond.seat(slot, ask.fair.max(1.0), account.queue == Queue::Beyond);
         }
     }
 
-    /// Closes the books of the interval that ended and says what each job asks of the next.
-    fn asks(&mut self, capacity: f64, idle: bool) -> Vec<(usize, Ask)> {
-        let mut asks = Vec::new();
+    /// Closes the books of the interval that ended and says what each job asks of the next, and whether it waits.
+    fn asks(&mut self, capacity: f64, idle: bool) -> (Vec<(usize, bool)>, Vec<Ask>) {
         let mut active = 0.0;
-        for &(slot, fair) in self.flat.parts(&self.book) {
+        let parts = self.flat.parts(&self.book);
+        let (mut who, mut asks) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
+        for &(slot, fair) in parts {
             let account = &mut self.accounts[slot];
             let waits = self.book.head(slot).is_some();
             if waits && !idle {
@@ -160,23 +172,18 @@ impl Gift {
             };
             if demand > 0.0 {
                 active += fair;
-                asks.push((slot, Ask { fair, demand, coupons: account.coupons }));
+                who.push((slot, waits));
+                asks.push(Ask { fair, demand, coupons: account.coupons });
             }
         }
-        for (_, ask) in &mut asks {
-            ask.fair *= capacity / active;
-        }
-        asks
+        let whole = capacity / active;
+        asks.iter_mut().for_each(|ask| ask.fair *= whole);
+        (who, asks)
     }
 
     /// Puts a waiting job where it belongs.
     fn enlist(&mut self, slot: usize) {
-        let account = &self.accounts[slot];
-        let wanted = match self.book.head(slot) {
-            None => Queue::None,
-            Some(_) if account.budget > 0.0 => Queue::Within,
-            Some(_) => Queue::Beyond,
-        };
+        let wanted = Queue::of(self.book.head(slot).is_some(), self.accounts[slot].budget);
         let old = std::mem::replace(&mut self.accounts[slot].queue, wanted);
         if old == wanted {
             return;
@@ -193,9 +200,13 @@ impl Gift {
         }
     }
 
-    /// A slot that the interval began without.
+    /// What those weigh that the interval began without.
+    fn newcomer(&self) -> f64 {
+        (self.rate.during(self.interval) / self.book.size() as f64).max(1.0)
+    }
+
     fn open(&mut self, slot: usize) {
-        let weight = (self.rate.during(self.interval) / self.book.size() as f64).max(1.0);
+        let weight = self.newcomer();
         self.within.reset(slot, weight);
         self.beyond.reset(slot, weight);
     }

@@ -90,6 +90,36 @@ impl Heap {
         self.awake.iter_mut().for_each(|entry| entry.tag -= now);
     }
 
+    /// As new, in the same memory: so many children that sleep, of the same weight, and none ahead.
+    pub(super) fn restart(&mut self, children: usize, weight: f64) {
+        self.now = 0.0;
+        self.awake.clear();
+        self.at.clear();
+        self.at.resize(children, ASLEEP);
+        self.children.clear();
+        self.children.resize(children, Child { tag: 0.0, weight });
+    }
+
+    /// Gives a child its weight, and wakes it or not. Only after [`restart`](Self::restart), place by place in
+    /// ascending order, in which nothing has to be moved: all are at the beginning of time.
+    pub(super) fn seat(&mut self, place: usize, weight: f64, awake: bool) {
+        self.children[place].weight = weight;
+        if awake {
+            let last = self.awake.last().copied();
+            assert!(last.is_none_or(|last| last.tag == 0.0 && (last.place as usize) < place), "in order");
+            self.at[place] = self.awake.len() as u32;
+            self.awake.push(Entry { tag: 0.0, place: place as u32 });
+        }
+    }
+
+    /// Makes room for a child.
+    fn hold(&mut self, place: usize) {
+        if place >= self.children.len() {
+            self.children.resize(place + 1, Child { tag: 0.0, weight: 1.0 });
+            self.at.resize(place + 1, ASLEEP);
+        }
+    }
+
     /// Gives a child another tag, and restores the order.
     fn move_to(&mut self, place: usize, tag: f64) {
         let old = std::mem::replace(&mut self.children[place].tag, tag);
@@ -103,10 +133,7 @@ impl Heap {
 
 impl Pick for Heap {
     fn weigh(&mut self, place: usize, weight: f64) {
-        if place >= self.children.len() {
-            self.children.resize(place + 1, Child { tag: 0.0, weight: 1.0 });
-            self.at.resize(place + 1, ASLEEP);
-        }
+        self.hold(place);
         let Child { tag, weight: old } = self.children[place];
         self.children[place].weight = weight;
         // What it is ahead is service it had: kept as service, whatever that is worth now.
@@ -114,7 +141,8 @@ impl Pick for Heap {
     }
 
     fn reset(&mut self, place: usize, weight: f64) {
-        self.weigh(place, weight);
+        self.hold(place);
+        self.children[place].weight = weight;
         self.move_to(place, self.now);
     }
 

@@ -35,6 +35,10 @@ pub struct Tbf {
     order: BTreeSet<(Tick, usize)>,
     /// The end of the period; nothing before the first request.
     ends: Option<Tick>,
+    /// The number of the period.
+    period: u64,
+    /// Whether all jobs waited when rates were set, and all the same ones have since: rates stay as they are.
+    settled: bool,
 }
 
 #[derive(Clone, Copy, Default, Debug)]
@@ -44,7 +48,9 @@ struct Bucket {
     /// Tokens a second by its share, and with what others leave.
     own: f64,
     rate: f64,
+    /// What it used, in which period.
     used: f64,
+    period: u64,
     deadline: Option<Tick>,
     /// Whether it slept until its first request came.
     slept: bool,
@@ -59,6 +65,15 @@ impl Bucket {
         let full = self.level.max(self.rate * most.secs()).max(head.map_or(0.0, Cost::amount));
         self.level = (self.level + self.rate * now.since(self.at).secs()).min(full);
         self.at = self.at.max(now);
+    }
+
+    fn used_in(&self, period: u64) -> f64 {
+        if self.period == period { self.used } else { 0.0 }
+    }
+
+    fn uses(&mut self, amount: f64, period: u64) {
+        self.used = self.used_in(period) + amount;
+        self.period = period;
     }
 
     /// When it holds this much.
@@ -86,42 +101,54 @@ impl Tbf {
             buckets: vec![Bucket::default()],
             order: BTreeSet::new(),
             ends: None,
+            period: 0,
+            settled: false,
         }
     }
 
     /// Sets every job's rate by its share, and spare rate on top.
-    fn set_rates(&mut self, now: Tick, period_over: bool) {
-        let (mut spare, mut wanted) = (0.0, 0.0);
-        for &(slot, part) in self.flat.parts(&self.book) {
+    fn set_rates(&mut self, now: Tick) {
+        let stale = self.flat.is_stale();
+        if !stale && self.settled {
+            return;
+        }
+        let parts = self.flat.parts(&self.book);
+        let (mut spare, mut wanted, mut idle) = (0.0, 0.0, false);
+        for &(slot, part) in parts {
             let bucket = &mut self.buckets[slot];
-            bucket.own = part * self.rate.0 as f64;
-            match self.book.head(slot) {
-                Some(_) => wanted += part,
-                None => spare += (bucket.own - bucket.used / PERIOD.secs()).max(0.0),
+            if stale {
+                bucket.own = part * self.rate.0 as f64;
             }
-            if period_over {
-                bucket.used = 0.0;
+            // Who has a deadline has a request that waits.
+            if bucket.deadline.is_some() {
+                wanted += part;
+            } else {
+                idle = true;
+                spare += (bucket.own - bucket.used_in(self.period) / PERIOD.secs()).max(0.0);
             }
         }
         let mut changed = Vec::new();
-        for &(slot, part) in self.flat.parts(&self.book) {
-            let head = self.book.head(slot);
+        for &(slot, part) in parts {
             let bucket = &mut self.buckets[slot];
-            let rate = bucket.own + if head.is_some() { spare * part / wanted } else { 0.0 };
+            let more = if bucket.deadline.is_some() { spare * part / wanted } else { 0.0 };
+            let rate = bucket.own + more;
             if rate != bucket.rate {
-                bucket.fill(now, head);
+                bucket.fill(now, self.book.head(slot));
                 bucket.rate = rate;
                 changed.push(slot);
             }
         }
         changed.into_iter().for_each(|slot| self.enlist(slot));
+        self.settled = !idle;
     }
 
     /// Puts a job where its first request's deadline belongs.
     fn enlist(&mut self, slot: usize) {
         let bucket = &mut self.buckets[slot];
         let deadline = self.book.head(slot).map(|cost| bucket.ready(cost));
-        if let Some(old) = std::mem::replace(&mut bucket.deadline, deadline) {
+        let old = std::mem::replace(&mut bucket.deadline, deadline);
+        self.settled &= old.is_some() == deadline.is_some();
+        if let Some(old) = old {
             self.order.remove(&(old, slot));
         }
         if let Some(new) = deadline {
@@ -175,10 +202,11 @@ impl Scheduler for Tbf {
         }
         let over = self.ends.is_none_or(|ends| now >= ends);
         if over || self.flat.is_stale() {
-            self.set_rates(now, over);
+            self.set_rates(now);
         }
         if over {
             self.ends = Some(now.after(PERIOD));
+            self.period += 1;
         }
         loop {
             let &(ready, slot) = self.order.first().expect("who waits has a deadline");
@@ -196,7 +224,7 @@ impl Scheduler for Tbf {
                 continue;
             }
             bucket.level -= cost;
-            bucket.used += cost;
+            bucket.uses(cost, self.period);
             let (ticket, _, _) = self.book.pop(slot);
             self.enlist(slot);
             return Next::Turn(ticket);
@@ -210,7 +238,7 @@ impl Scheduler for Tbf {
         } else if asked != actual {
             let less = asked.amount() - actual.amount();
             self.buckets[slot].level += less;
-            self.buckets[slot].used -= less;
+            self.buckets[slot].uses(-less, self.period);
             self.enlist(slot);
         }
     }

@@ -1,11 +1,12 @@
 //! Connects to a Unix socket as the user it runs as, and passes bytes both ways: what a test says through it, the
-//! server hears from that user.
+//! server hears from that user. With a number behind the path it connects so often, says nothing, and holds on.
 
 #![forbid(unsafe_code)]
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::ExitCode;
 
 fn pass(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
@@ -21,9 +22,28 @@ fn pass(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
     }
 }
 
+/// Connections on which nothing is said, until the test has seen enough.
+fn hold(path: &Path, count: usize) -> io::Result<()> {
+    let held = (0..count).map(|_| UnixStream::connect(path)).collect::<io::Result<Vec<_>>>()?;
+    io::stdout().write_all(b"held\n")?;
+    io::stdout().flush()?;
+    io::stdin().read_to_end(&mut Vec::new())?;
+    drop(held);
+    Ok(())
+}
+
 #[expect(clippy::print_stderr, reason = "the test reads it")]
 fn main() -> ExitCode {
     let path = std::env::args_os().nth(1).unwrap_or_default();
+    if let Some(count) = std::env::args().nth(2) {
+        return match count.parse().map_err(io::Error::other).and_then(|count| hold(Path::new(&path), count)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("cannot hold {count} connections: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let socket = match UnixStream::connect(&path).and_then(|socket| Ok((socket.try_clone()?, socket))) {
         Ok(socket) => socket,
         Err(error) => {

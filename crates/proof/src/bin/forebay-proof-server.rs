@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use forebay_proof::Plan;
+use forebay_proof::{Plan, Seat};
 use forebay_server::Server;
 use std::io::Read;
 use std::process::ExitCode;
@@ -11,11 +11,20 @@ use std::process::ExitCode;
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the test reads both")]
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let Some((store, plan)) = Plan::from_words(&words) else {
+    let (words, seat) = words.split_at(words.len().min(Plan::WORDS));
+    let Some((store, plan)) = Plan::from_words(words) else {
         eprintln!("cannot understand {words:?}");
         return ExitCode::from(2);
     };
-    let running = match Server::start(plan.config(&store)) {
+    let mut config = plan.config(&store);
+    if !seat.is_empty() {
+        let Some(seat) = Seat::from_words(seat) else {
+            eprintln!("cannot understand {seat:?}");
+            return ExitCode::from(2);
+        };
+        seat.apply(&mut config);
+    }
+    let running = match Server::start(config) {
         Ok(running) => running,
         Err(error) => {
             eprintln!("{:?}: {error}", error.kind());

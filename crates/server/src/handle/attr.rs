@@ -4,59 +4,137 @@ use super::open::{SET_ID, note_set_id};
 use super::vanished;
 use crate::opens::Hold;
 use crate::service::{Caller, Service};
-use forebay_model::{Access, Change, Error, ErrorKind, FileId, FileKind, Name, Result, Span};
-use forebay_store::Batch;
-use forebay_wire::{Answer, Reply, Token, XattrMode};
+use crate::several::{Handled, Stop, is_afar};
+use forebay_model::{Access, Change, Error, ErrorKind, FileId, FileKind, Name, Result, Span, Striping};
+use forebay_store::{Batch, Body, MAX_FILE};
+use forebay_wire::{Reply, Token, XattrMode};
+
+/// The smallest stripe that can be set.
+const LEAST_STRIPE: u64 = 64 << 10;
 
 impl Service {
-    pub(super) fn get_attr(&self, caller: &Caller, file: FileId) -> Answer {
+    pub(super) fn get_attr(&self, caller: &Caller, file: FileId) -> Handled {
         self.reach(caller, file)?;
         self.refresh(file)?;
-        let inode = self.store.names().inode(file).map_err(vanished)?;
-        Ok(Reply::Attr(self.attr(file, &inode)?))
+        let inode = self.store.names().settled(file).map_err(vanished)?;
+        Ok(Reply::Attr(self.attr(caller, file, &inode)?))
     }
 
-    pub(super) fn set_attr(&self, caller: &Caller, file: FileId, change: &Change) -> Answer {
+    pub(super) fn set_attr(&self, caller: &Caller, file: FileId, change: &Change) -> Handled {
         self.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
-        let inode = self.store.names().set_attr(&caller.who, file, change, self.now()).map_err(vanished)?;
+        let inode = self.store.names().inode(file).map_err(vanished)?;
+        // Asked before anything is changed: from then on nothing is in the way of the answer.
+        let before = self.attr(caller, file, &inode)?;
+        if let Body::File { extent, .. } = &inode.body
+            && is_afar(extent)
+            && change.mode.is_some_and(|mode| mode & SET_ID != 0)
+            && !caller.helps.set_id
+        {
+            return Err(Stop::SetId(file));
+        }
+        // A time that is set counts from now on, even if another server's clock was ahead when it wrote.
+        let now = match caller.helps.held.get(&file).and_then(|held| held.touched) {
+            Some(touched) => self.now().max(touched),
+            None => self.now(),
+        };
+        let inode = self.store.names().set_attr(&caller.who, file, change, now).map_err(vanished)?;
         if inode.mode & SET_ID != 0 {
             self.opens.has_set_id(file);
         }
-        Ok(Reply::Attr(self.attr(file, &inode)?))
+        let after = self.attr(caller, file, &inode);
+        Ok(Reply::Attr(after.unwrap_or(before)))
     }
 
-    pub(super) fn truncate(&self, caller: &Caller, token: &Token, size: u64) -> Answer {
+    pub(super) fn truncate(&self, caller: &Caller, token: &Token, size: u64) -> Handled {
         let hold = self.claim(caller, token, Access::WRITE)?;
         self.set_length(caller, &hold, size)
     }
 
-    pub(super) fn truncate_file(&self, caller: &Caller, file: FileId, size: u64) -> Answer {
+    pub(super) fn truncate_file(&self, caller: &Caller, file: FileId, size: u64) -> Handled {
         self.reach(caller, file)?;
         let hold = self.opens.hold(file)?;
         let inode = self.store.names().check_open(&caller.who, file, Access::WRITE).map_err(vanished)?;
         if inode.kind() != FileKind::File {
-            return Err(Error::new(ErrorKind::Invalid, format!("file {file} has no length to set")));
+            return Err(Error::new(ErrorKind::Invalid, format!("file {file} has no length to set")).into());
         }
         note_set_id(&hold, &inode);
         self.set_length(caller, &hold, size)
     }
 
-    pub(super) fn set_length(&self, caller: &Caller, hold: &Hold, size: u64) -> Answer {
-        self.shed_set_id(caller, hold)?;
+    pub(super) fn set_length(&self, caller: &Caller, hold: &Hold, size: u64) -> Handled {
         let file = hold.file();
+        if self.others_hold(file)? {
+            match (caller.helps.ordered, caller.helps.cut) {
+                (false, _) => return Err(Stop::Order(file)),
+                (true, false) => return Err(Stop::Cut(file, size)),
+                (true, true) => self.note_extent(file, |extent| extent.least = extent.least.min(size))?,
+            }
+        }
+        self.shed_set_id(caller, hold)?;
         self.cut_both(file, size)?;
         Ok(Reply::Done)
     }
 
-    pub(super) fn extend(&self, caller: &Caller, token: &Token, size: u64) -> Answer {
+    pub(super) fn extend(&self, caller: &Caller, token: &Token, size: u64) -> Handled {
         let hold = self.claim(caller, token, Access::WRITE)?;
         self.shed_set_id(caller, &hold)?;
         self.store.data().extend(token.file, size)?;
         Ok(Reply::Done)
     }
 
-    pub(super) fn punch(&self, caller: &Caller, token: &Token, offset: u64, len: u64) -> Answer {
+    /// Hands out bytes behind the end of a file that several servers hold: nobody else gets them.
+    pub(super) fn append(&self, caller: &Caller, token: &Token, len: u64) -> Handled {
+        let hold = self.claim(caller, token, Access::WRITE)?;
+        let file = token.file;
+        if !caller.helps.ordered {
+            return Err(Stop::Order(file));
+        }
+        let inode = self.store.names().inode(file).map_err(vanished)?;
+        let offset = self.attr(caller, file, &inode)?.size;
+        let end = offset.checked_add(len).filter(|&end| end <= MAX_FILE);
+        let end = end.ok_or_else(|| Error::from(ErrorKind::TooLarge))?;
+        self.shed_set_id(caller, &hold)?;
+        let now = self.now();
+        self.note_extent(file, |extent| {
+            extent.least = extent.least.max(end);
+            extent.touched = extent.touched.max(Some(now));
+        })?;
+        Ok(Reply::Written { offset })
+    }
+
+    /// Whether other servers may hold bytes of a file of ours.
+    fn others_hold(&self, file: FileId) -> Result<bool, Stop> {
+        if self.is_alone() || self.members.members().authority(file) != self.config.server {
+            return Ok(false);
+        }
+        match &self.store.names().inode(file).map_err(vanished)?.body {
+            Body::File { extent, .. } => Ok(is_afar(extent)),
+            _ => Ok(false),
+        }
+    }
+
+    pub(super) fn get_layout(&self, caller: &Caller, file: FileId) -> Handled {
+        self.reach(caller, file)?;
+        let (striping, layout) = match self.store.names().inode(file).map_err(vanished)?.body {
+            Body::Directory { striping, .. } => (striping, None),
+            Body::File { layout, .. } => (None, Some(layout)),
+            _ => (None, None),
+        };
+        Ok(Reply::Layout { striping, layout })
+    }
+
+    pub(super) fn set_layout(&self, caller: &Caller, dir: FileId, striping: Option<Striping>) -> Handled {
+        self.reach(caller, dir)?;
+        if striping.is_some_and(|striping| striping.stripe < LEAST_STRIPE || striping.stripe > MAX_FILE) {
+            let text = format!("a stripe has at least {LEAST_STRIPE} bytes");
+            return Err(Error::new(ErrorKind::Invalid, text).into());
+        }
+        self.store.names().set_striping(&caller.who, dir, striping, self.now()).map_err(vanished)?;
+        Ok(Reply::Layout { striping, layout: None })
+    }
+
+    pub(super) fn punch(&self, caller: &Caller, token: &Token, offset: u64, len: u64) -> Handled {
         let hold = self.claim(caller, token, Access::WRITE)?;
         let span = Span::at(offset, len).filter(|span| !span.is_empty());
         let span = span.ok_or_else(|| {
@@ -67,12 +145,12 @@ impl Service {
         Ok(Reply::Done)
     }
 
-    pub(super) fn get_xattr(&self, caller: &Caller, file: FileId, name: &Name) -> Answer {
+    pub(super) fn get_xattr(&self, caller: &Caller, file: FileId, name: &Name) -> Handled {
         self.reach(caller, file)?;
         self.store.names().get_xattr(&caller.who, file, name).map(Reply::Value).map_err(vanished)
     }
 
-    pub(super) fn list_xattr(&self, caller: &Caller, file: FileId) -> Answer {
+    pub(super) fn list_xattr(&self, caller: &Caller, file: FileId) -> Handled {
         self.reach(caller, file)?;
         self.store.names().list_xattrs(&caller.who, file).map(Reply::Names).map_err(vanished)
     }
@@ -84,24 +162,19 @@ impl Service {
         name: &Name,
         value: &[u8],
         mode: XattrMode,
-    ) -> Answer {
+    ) -> Handled {
         self.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
-        let mode = match mode {
-            XattrMode::Any => forebay_store::XattrMode::Any,
-            XattrMode::Create => forebay_store::XattrMode::Create,
-            XattrMode::Replace => forebay_store::XattrMode::Replace,
-        };
         done(self.store.names().set_xattr(&caller.who, file, name, value, mode, self.now()))
     }
 
-    pub(super) fn remove_xattr(&self, caller: &Caller, file: FileId, name: &Name) -> Answer {
+    pub(super) fn remove_xattr(&self, caller: &Caller, file: FileId, name: &Name) -> Handled {
         self.reach(caller, file)?;
         let _hold = self.opens.hold(file)?;
         done(self.store.names().remove_xattr(&caller.who, file, name, self.now()))
     }
 }
 
-fn done(result: Result<()>) -> Answer {
+fn done(result: Result<()>) -> Handled {
     result.map(|()| Reply::Done).map_err(vanished)
 }

@@ -17,11 +17,14 @@ mod open;
 mod sharing;
 mod status;
 
+pub(crate) use open::SET_ID;
+
 use crate::members::check_maker;
 use crate::service::{Caller, Service};
-use forebay_model::{Attr, Error, ErrorKind, FileId, FileKind, Result, Stamp};
-use forebay_store::{Facts, Inode};
-use forebay_wire::{Answer, Reply, Request};
+use crate::several::{Handled, Stop, is_afar};
+use forebay_model::{Attr, Error, ErrorKind, FileId, FileKind, Stamp};
+use forebay_store::{Body, Facts, Inode};
+use forebay_wire::{Reply, Request};
 
 /// How a request is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +39,8 @@ pub(crate) enum Class {
     Slow,
     /// In its turn, and it may wait for the back end.
     Behind,
+    /// At once and without a turn: another server asks.
+    Peer,
     /// On a data connection only.
     Data,
 }
@@ -43,10 +48,14 @@ pub(crate) enum Class {
 /// How a request is served by a server that has something behind it, or has not.
 pub(crate) fn class(request: &Request, behind: bool) -> Class {
     match request {
-        Request::Ping | Request::Status | Request::Shutdown | Request::GetPolicy | Request::Exchange(_) => {
-            Class::Urgent
-        }
-        Request::SetPolicy { .. } => Class::Errand,
+        Request::Ping
+        | Request::Status
+        | Request::Shutdown
+        | Request::GetPolicy
+        | Request::Exchange(_)
+        | Request::Abandon { .. } => Class::Urgent,
+        Request::SetPolicy { .. } | Request::ReplaceServer { .. } => Class::Errand,
+        Request::Peer(_) => Class::Peer,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
         _ if behind => Class::Behind,
@@ -56,43 +65,52 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
 
 impl Service {
     /// Does what is asked.
-    pub(crate) fn handle(&self, caller: &Caller, request: Request) -> Answer {
-        match request {
+    pub(crate) fn handle(&self, caller: &Caller, request: &Request) -> Handled {
+        // Nothing else changes what a later request could meet.
+        let _pass = match class(request, self.union.is_some()) {
+            Class::Usual | Class::Behind => Some(caller.fence.pass()?),
+            Class::Urgent | Class::Errand | Class::Slow | Class::Peer | Class::Data => None,
+        };
+        match *request {
             Request::Ping => Ok(Reply::Done),
-            Request::Walk { dir, path, follow } => self.walk(caller, dir, &path, follow),
+            Request::Walk { dir, ref path, follow } => self.walk(caller, dir, path, follow),
+            Request::Jump { ref path, follow, known } => self.jump(caller, path, follow, known),
             Request::GetAttr { file } => self.get_attr(caller, file),
-            Request::SetAttr { file, change } => self.set_attr(caller, file, &change),
+            Request::SetAttr { file, ref change } => self.set_attr(caller, file, change),
             Request::Open { file, access, truncate } => self.open(caller, file, access, truncate),
-            Request::Create { dir, name, mode, access, if_exists } => {
-                self.create(caller, (dir, &name), mode, access, if_exists)
+            Request::Create { dir, ref name, mode, access, if_exists } => {
+                self.create(caller, (dir, name), mode, access, if_exists)
             }
-            Request::Reopen { token } => self.reopen(caller, &token),
-            Request::Close { token } => self.close(caller, &token),
-            Request::Truncate { token, size } => self.truncate(caller, &token, size),
+            Request::Reopen { ref token } => self.reopen(caller, token),
+            Request::Close { ref token } => self.close(caller, token),
+            Request::Truncate { ref token, size } => self.truncate(caller, token, size),
             Request::TruncateFile { file, size } => self.truncate_file(caller, file, size),
-            Request::Extend { token, size } => self.extend(caller, &token, size),
-            Request::Punch { token, offset, len } => self.punch(caller, &token, offset, len),
-            Request::Sync { token } => self.sync(caller, &token),
-            Request::SyncAll => self.store.data().sync_all().map(|()| Reply::Done),
-            Request::MakeDir { dir, name, mode } => self.make_dir(caller, dir, &name, mode),
-            Request::MakeSpecial { dir, name, mode, special } => {
-                self.make_special(caller, dir, &name, mode, special)
+            Request::Extend { ref token, size } => self.extend(caller, token, size),
+            Request::Append { ref token, len } => self.append(caller, token, len),
+            Request::Punch { ref token, offset, len } => self.punch(caller, token, offset, len),
+            Request::Sync { ref token } => self.sync(caller, token),
+            Request::SyncAll => Ok(self.store.data().sync_all().map(|()| Reply::Done)?),
+            Request::GetLayout { file } => self.get_layout(caller, file),
+            Request::SetLayout { dir, striping } => self.set_layout(caller, dir, striping),
+            Request::MakeDir { dir, ref name, mode } => self.make_dir(caller, dir, name, mode),
+            Request::MakeSpecial { dir, ref name, mode, special } => {
+                self.make_special(caller, dir, name, mode, special)
             }
-            Request::RemoveDir { dir, name } => self.remove_dir(caller, dir, &name),
-            Request::Unlink { dir, name } => self.unlink(caller, dir, &name),
-            Request::Rename { dir, name, to_dir, to_name, mode } => {
-                self.rename(caller, (dir, &name), (to_dir, &to_name), mode)
+            Request::RemoveDir { dir, ref name } => self.remove_dir(caller, dir, name),
+            Request::Unlink { dir, ref name } => self.unlink(caller, dir, name),
+            Request::Rename { dir, ref name, to_dir, ref to_name, mode } => {
+                self.rename(caller, (dir, name), (to_dir, to_name), mode)
             }
-            Request::Link { file, dir, name } => self.link(caller, file, dir, &name),
-            Request::Symlink { dir, name, target } => self.symlink(caller, dir, &name, &target),
+            Request::Link { file, dir, ref name } => self.link(caller, file, dir, name),
+            Request::Symlink { dir, ref name, ref target } => self.symlink(caller, dir, name, target),
             Request::ReadLink { file } => self.read_link(caller, file),
             Request::ReadDir { dir, cookie, limit, plus } => self.read_dir(caller, dir, cookie, limit, plus),
-            Request::GetXattr { file, name } => self.get_xattr(caller, file, &name),
-            Request::SetXattr { file, name, value, mode } => {
-                self.set_xattr(caller, file, &name, &value, mode)
+            Request::GetXattr { file, ref name } => self.get_xattr(caller, file, name),
+            Request::SetXattr { file, ref name, ref value, mode } => {
+                self.set_xattr(caller, file, name, value, mode)
             }
             Request::ListXattr { file } => self.list_xattr(caller, file),
-            Request::RemoveXattr { file, name } => self.remove_xattr(caller, file, &name),
+            Request::RemoveXattr { file, ref name } => self.remove_xattr(caller, file, name),
             Request::StatFs => Ok(Reply::Usage(self.usage())),
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
             Request::Shutdown => self.shutdown(caller),
@@ -101,18 +119,22 @@ impl Service {
                 Ok(Reply::History { samples, next })
             }
             Request::GetPolicy => Ok(Reply::Sharing(Box::new(self.sharing()))),
-            Request::SetPolicy { .. } => {
-                Err(Error::new(ErrorKind::Protocol, "a policy is set on control connections"))
+            Request::Exchange(ref told) => self.hear(caller, told.clone()),
+            Request::Abandon { connection } => {
+                self.fences.close(caller.session.owner(), connection);
+                Ok(Reply::Done)
             }
-            Request::Exchange(told) => self.hear(caller, told),
             Request::Write { .. } | Request::Read { .. } => {
-                Err(Error::new(ErrorKind::Protocol, "reads and writes travel on data connections"))
+                Err(Error::new(ErrorKind::Protocol, "reads and writes travel on data connections").into())
+            }
+            Request::SetPolicy { .. } | Request::ReplaceServer { .. } | Request::Peer(_) => {
+                Err(Error::new(ErrorKind::Protocol, "this travels on control connections").into())
             }
         }
     }
 
     /// Fails unless the caller could have come to this file: see the head of this module.
-    fn reach(&self, caller: &Caller, file: FileId) -> Result<()> {
+    fn reach(&self, caller: &Caller, file: FileId) -> Result<(), Stop> {
         check_maker(&*self.members, file)?;
         if file == FileId::ROOT {
             return Ok(());
@@ -122,13 +144,41 @@ impl Service {
         }
         self.refresh_above(file)?;
         // A name would have been looked up: an id that leads nowhere is one that has gone.
-        self.store.names().reach(&caller.who, file).map_err(vanished)
+        self.store.names().reach(&caller.who, file).map_err(|stopped| match Stop::from(stopped) {
+            Stop::Failed(miss)
+                if miss.kind() == ErrorKind::NotFound && self.joining.may_have_lost_file(file) =>
+            {
+                self.joining.lost(&miss).into()
+            }
+            stop => vanished(stop),
+        })
     }
 
-    fn attr(&self, file: FileId, inode: &Inode) -> Result<Attr> {
-        let facts = match inode.kind() {
-            FileKind::File => self.store.data().facts(file)?,
-            FileKind::Directory | FileKind::Symlink | FileKind::Special(_) => Facts::default(),
+    /// What `stat` says of a file of ours.
+    fn attr(&self, caller: &Caller, file: FileId, inode: &Inode) -> Result<Attr, Stop> {
+        let facts = match &inode.body {
+            Body::File { extent, .. } if is_afar(extent) => {
+                let mut facts = self.store.data().facts(file)?;
+                (facts.size, facts.touched) =
+                    (facts.size.max(extent.least), facts.touched.max(extent.touched));
+                match (extent.unsettled, caller.helps.held.get(&file)) {
+                    (true, None) => return Err(Stop::Gather(file)),
+                    (true, Some(held)) => {
+                        facts.size = facts.size.max(held.size);
+                        facts.touched = facts.touched.max(held.touched);
+                        facts.buffered += held.buffered;
+                    }
+                    (false, _) => {}
+                }
+                facts
+            }
+            Body::File { .. } => self.store.data().facts(file)?,
+            Body::Directory { .. } if self.is_alone() => self.store.names().share(file)?.into(),
+            Body::Directory { .. } => match caller.helps.shares.get(&file) {
+                Some(&share) => share.into(),
+                None => return Err(Stop::Shares(file)),
+            },
+            Body::Symlink { .. } | Body::Special { .. } => Facts::default(),
         };
         let mut attr = inode.attr(file, &facts);
         if self.union.is_some() && attr.kind == FileKind::Directory {
@@ -144,9 +194,9 @@ impl Service {
 }
 
 /// What was named by id and is not there was there once: the caller's knowledge is stale.
-fn vanished(error: Error) -> Error {
-    match error.kind() {
+fn vanished(stop: impl Into<Stop>) -> Stop {
+    stop.into().map(|error| match error.kind() {
         ErrorKind::NotFound => Error::new(ErrorKind::Stale, error.to_string()),
         _ => error,
-    }
+    })
 }

@@ -4,20 +4,25 @@ use super::vanished;
 use crate::members::check_maker;
 use crate::opens::Hold;
 use crate::service::{Caller, Service};
-use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Layout, Name, Result};
-use forebay_store::Inode;
-use forebay_wire::{Answer, IfExists, Reply, Token};
+use crate::several::{Handled, Stop};
+use forebay_model::{
+    Access, Error, ErrorKind, FileId, FileKind, Incarnation, Layout, Name, Result, Striping,
+};
+use forebay_store::{Body, Found, Inode};
+use forebay_wire::{IfExists, Reply, Token};
 use std::sync::Arc;
 
 /// Bytes in a stripe; with one server, a formality.
 const STRIPE: u64 = 4 << 20;
+/// Most servers that a file is laid out over.
+const MOST_SERVERS: usize = 64;
 /// How often a create starts again because the name came or went meanwhile.
 const TRIES: u32 = 100;
 /// The set-user-id and set-group-id bits of a mode.
-pub(super) const SET_ID: u16 = 0o6000;
+pub(crate) const SET_ID: u16 = 0o6000;
 
 impl Service {
-    pub(super) fn open(&self, caller: &Caller, file: FileId, access: Access, truncate: bool) -> Answer {
+    pub(super) fn open(&self, caller: &Caller, file: FileId, access: Access, truncate: bool) -> Handled {
         self.reach(caller, file)?;
         self.refresh(file)?;
         let hold = Arc::new(self.opens.hold(file)?);
@@ -33,38 +38,63 @@ impl Service {
         mode: u16,
         access: Access,
         if_exists: IfExists,
-    ) -> Answer {
+    ) -> Handled {
         self.reach(caller, dir)?;
         // Asked before anything is made: who is refused has changed nothing.
         self.opens.check_room()?;
         caller.session.check_room()?;
         for _ in 0..TRIES {
             self.meet(dir, name)?;
-            let layout = Layout { servers: vec![self.config.server], stripe: STRIPE };
-            let (names, incarnation) = (self.store.names(), self.store.incarnation());
-            match names.create_file(&caller.who, dir, name, mode, layout, incarnation, self.now()) {
+            let (layout, lives) = self.new_layout(caller, dir)?;
+            let made =
+                self.store.names().create_file(&caller.who, dir, name, mode, layout, lives, self.now());
+            match made.map_err(Stop::from) {
                 Ok((file, _)) => {
                     // Whoever makes a file has it open as he likes, whatever its mode.
                     if let Some((hold, inode)) = self.hold_live(file)? {
                         note_set_id(&hold, &inode);
                         let token = self.seal(caller, file, access);
                         caller.session.insert(token, hold)?;
-                        return Ok(Reply::Opened { token, attr: self.attr(file, &inode)?, created: true });
+                        return self.opened_reply(caller, token, &inode, true);
                     }
                 }
-                Err(error) if error.kind() != ErrorKind::Exists || if_exists == IfExists::Refuse => {
-                    return Err(error);
-                }
-                Err(_) => {
+                Err(Stop::Failed(error))
+                    if error.kind() == ErrorKind::Exists && if_exists != IfExists::Refuse =>
+                {
                     let truncate = if_exists == IfExists::Truncate;
                     if let Some(reply) = self.open_entry(caller, dir, name, access, truncate)? {
                         return Ok(reply);
                     }
                 }
+                Err(stop) => return Err(stop),
             }
         }
         let text = format!("{name:?} in directory {dir} came and went {TRIES} times: try again");
-        Err(Error::new(ErrorKind::Busy, text))
+        Err(Error::new(ErrorKind::Busy, text).into())
+    }
+
+    /// Where the bytes of a new file go, and which lives of stores that is: as the directory says; else here for
+    /// clients on this machine, and over all servers, beginning here, for all others.
+    fn new_layout(&self, caller: &Caller, dir: FileId) -> Result<(Layout, Vec<Incarnation>), Stop> {
+        let (own, here) = (self.config.server, self.store.incarnation());
+        if self.is_alone() {
+            return Ok((Layout::whole(own, STRIPE), vec![here]));
+        }
+        let striping = match (self.store.names().dir(dir)?.striping, caller.local) {
+            (Some(striping), _) => striping,
+            (None, true) => Striping { width: 1, stripe: STRIPE },
+            (None, false) => Striping { width: 0, stripe: STRIPE },
+        };
+        let width = if striping.width == 0 { MOST_SERVERS } else { usize::from(striping.width) };
+        let members = self.members.members();
+        let first = members.servers().position(|server| server == own).unwrap_or(0);
+        let in_turn = members.servers().skip(first).chain(members.servers().take(first));
+        let known = in_turn.filter_map(|server| match server == own {
+            true => Some((own, here)),
+            false => self.joining.known(server).map(|(incarnation, _)| (server, incarnation)),
+        });
+        let (servers, lives) = known.take(width.min(MOST_SERVERS)).unzip();
+        Ok((Layout { servers, stripe: striping.stripe }, lives))
     }
 
     /// Opens what has a name; `None` if it went meanwhile.
@@ -75,9 +105,13 @@ impl Service {
         name: &Name,
         access: Access,
         truncate: bool,
-    ) -> Result<Option<Reply>> {
+    ) -> Result<Option<Reply>, Stop> {
         let names = self.store.names();
-        let Some((file, _)) = unless_gone(names.lookup(&caller.who, dir, name))? else { return Ok(None) };
+        let Some(found) = unless_gone(names.lookup(&caller.who, dir, name))? else { return Ok(None) };
+        let file = match found {
+            Found::Here(file, _) => file,
+            Found::Away(file, _) => return Ok(Some(Reply::At { dir, file, rest: Vec::new() })),
+        };
         let Some((hold, _)) = self.hold_live(file)? else { return Ok(None) };
         let Some(inode) = unless_gone(names.check_open(&caller.who, file, access))? else { return Ok(None) };
         note_set_id(&hold, &inode);
@@ -85,7 +119,7 @@ impl Service {
     }
 
     /// Holds a file that was there a moment ago; `None` if it went meanwhile.
-    fn hold_live(&self, file: FileId) -> Result<Option<(Arc<Hold>, Inode)>> {
+    fn hold_live(&self, file: FileId) -> Result<Option<(Arc<Hold>, Inode)>, Stop> {
         let Some(hold) = unless_gone(self.opens.hold(file))? else { return Ok(None) };
         Ok(unless_gone(self.store.names().inode(file))?.map(|inode| (Arc::new(hold), inode)))
     }
@@ -98,19 +132,28 @@ impl Service {
         access: Access,
         truncate: bool,
         hold: Arc<Hold>,
-    ) -> Answer {
+    ) -> Handled {
         if truncate && inode.kind() == FileKind::File {
             if !access.write {
                 let text = "a file is cut to nothing only by those who open it for writing";
-                return Err(Error::new(ErrorKind::Invalid, text));
+                return Err(Error::new(ErrorKind::Invalid, text).into());
             }
             self.set_length(caller, &hold, 0)?;
         }
-        let token = self.seal(caller, file, access);
-        caller.session.insert(token, hold)?;
         // Cutting it may have taken set-id bits away.
         let after = if truncate { &self.store.names().inode(file).map_err(vanished)? } else { inode };
-        Ok(Reply::Opened { token, attr: self.attr(file, after)?, created: false })
+        let token = self.seal(caller, file, access);
+        let reply = self.opened_reply(caller, token, after, false)?;
+        caller.session.insert(token, hold)?;
+        Ok(reply)
+    }
+
+    fn opened_reply(&self, caller: &Caller, token: Token, inode: &Inode, created: bool) -> Handled {
+        let layout = match &inode.body {
+            Body::File { layout, .. } => layout.clone(),
+            _ => Layout::whole(self.config.server, STRIPE),
+        };
+        Ok(Reply::Opened { token, attr: self.attr(caller, token.file, inode)?, layout, created })
     }
 
     fn seal(&self, caller: &Caller, file: FileId, access: Access) -> Token {
@@ -119,30 +162,30 @@ impl Service {
         Token { file, access, uid: caller.who.uid, serial, seal: [0; 16] }.seal(&self.seal)
     }
 
-    pub(super) fn reopen(&self, caller: &Caller, token: &Token) -> Answer {
+    pub(super) fn reopen(&self, caller: &Caller, token: &Token) -> Handled {
         let _hold = self.claim(caller, token, Access::default())?;
         let inode = self.store.names().inode(token.file).map_err(vanished)?;
-        Ok(Reply::Opened { token: *token, attr: self.attr(token.file, &inode)?, created: false })
+        self.opened_reply(caller, *token, &inode, false)
     }
 
-    pub(super) fn close(&self, caller: &Caller, token: &Token) -> Answer {
+    pub(super) fn close(&self, caller: &Caller, token: &Token) -> Handled {
         mine(caller, token)?;
         if caller.session.hold(token).is_none() && !token.is_sealed_by(&self.seal) {
-            return Err(forged(token));
+            return Err(forged(token).into());
         }
         // One that was lost with an earlier life of the server or session is closed as well as one can be.
         drop(caller.session.remove(token));
         Ok(Reply::Done)
     }
 
-    pub(super) fn sync(&self, caller: &Caller, token: &Token) -> Answer {
+    pub(super) fn sync(&self, caller: &Caller, token: &Token) -> Handled {
         let _hold = self.claim(caller, token, Access::default())?;
-        self.store.data().sync(token.file).map(|()| Reply::Done)
+        Ok(self.store.data().sync(token.file).map(|()| Reply::Done)?)
     }
 
     /// The file behind a token, held while the request lasts. A token that this session does not know is taken as
     /// [`Service::adopt`] says.
-    pub(crate) fn claim(&self, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {
+    pub(crate) fn claim(&self, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>, Stop> {
         mine(caller, token)?;
         let hold = match caller.session.hold(token) {
             Some(hold) => hold,
@@ -150,10 +193,8 @@ impl Service {
         };
         if (need.read && !token.access.read) || (need.write && !token.access.write) {
             let what = if need.write { "writing" } else { "reading" };
-            return Err(Error::new(
-                ErrorKind::BadHandle,
-                format!("file {} is not open for {what}", token.file),
-            ));
+            let text = format!("file {} is not open for {what}", token.file);
+            return Err(Error::new(ErrorKind::BadHandle, text).into());
         }
         Ok(hold)
     }
@@ -170,11 +211,14 @@ impl Service {
     /// Takes a token on its seal if an earlier life of the server made it, while its clients may still come back, or
     /// if another session of its user has it open (a process handed it on). Any other was closed, or its session has
     /// ended: then the file is opened anew, by the rules of the present.
-    fn adopt(&self, caller: &Caller, token: &Token) -> Result<Arc<Hold>> {
+    fn adopt(&self, caller: &Caller, token: &Token) -> Result<Arc<Hold>, Stop> {
         if !token.is_sealed_by(&self.seal) {
-            return Err(forged(token));
+            return Err(forged(token).into());
         }
         check_maker(&*self.members, token.file)?;
+        if self.members.members().authority(token.file) != self.config.server {
+            return Err(Stop::Vouch(*token));
+        }
         let hold = Arc::new(self.opens.hold(token.file)?);
         let of_earlier_life = token.serial < self.began.0 && self.grace.lasts();
         let inode = if of_earlier_life || self.sessions.knows(token) {
@@ -190,11 +234,13 @@ impl Service {
 }
 
 /// `None` for something that is not there any more.
-fn unless_gone<T>(result: Result<T>) -> Result<Option<T>> {
-    match result {
+fn unless_gone<T>(result: Result<T, impl Into<Stop>>) -> Result<Option<T>, Stop> {
+    match result.map_err(Into::into) {
         Ok(value) => Ok(Some(value)),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => Ok(None),
-        Err(error) => Err(error),
+        Err(Stop::Failed(error)) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {
+            Ok(None)
+        }
+        Err(stop) => Err(stop),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::jobs::LATELY;
 use crate::service::{Caller, Service};
+use crate::several::Handled;
 use forebay_model::{Error, ErrorKind, JobId};
 use forebay_policy::share::{Policy, shares};
 use forebay_wire::{Answer, Exchange, Reply, Sharing};
@@ -29,7 +30,7 @@ impl Service {
             scheduler: self.config.scheduler.to_string(),
             device_rate: self.config.device_rate.map_or(0, |rate| rate.0),
             lambda_millis: u64::try_from(self.config.lambda.as_millis()).unwrap_or(u64::MAX),
-            peers: self.circle.peers(&self.config.peers, &policy),
+            peers: self.circle.peers(&self.lines, &policy),
             policy,
         }
     }
@@ -40,12 +41,12 @@ impl Service {
         let policy: Policy =
             policy.parse().map_err(|error| Error::new(ErrorKind::Invalid, format!("{error}")))?;
         tracing::info!(uid = %caller.who.uid, %policy, "the policy is set");
-        self.change_policy(&policy).await;
+        self.change_policy(&policy).await?;
         Ok(Reply::Sharing(Box::new(self.sharing())))
     }
 
     /// Hears another server out.
-    pub(super) fn hear(&self, caller: &Caller, told: Exchange) -> Answer {
+    pub(super) fn hear(&self, caller: &Caller, told: Exchange) -> Handled {
         self.demand(caller, "speak for a server of this service")?;
         self.hear_table(told)?;
         Ok(Reply::Done)

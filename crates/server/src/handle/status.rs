@@ -1,9 +1,10 @@
 //! What the server says about itself, and how it is told to stop.
 
 use crate::service::{Caller, Service};
+use crate::several::Handled;
 use forebay_model::{Error, ErrorKind, Result, Usage};
 use forebay_store::Start;
-use forebay_wire::{Answer, RecoverySummary, RegionCounts, Reply, Status};
+use forebay_wire::{RecoverySummary, RegionCounts, Reply, Status};
 
 /// Most sentences about damage in one answer, so that it fits a frame.
 const SHOWN: usize = 256;
@@ -18,6 +19,7 @@ impl Service {
         let found = store.recovery();
         let regions = store.data().regions();
         let mut damage = store.data().damage();
+        damage.extend(self.losses(SHOWN));
         damage.truncate(SHOWN);
         let connections = self.config.limits.connections - self.connections.available_permits();
         Status {
@@ -51,12 +53,13 @@ impl Service {
                 millis: u64::try_from(self.opening.as_millis()).unwrap_or(u64::MAX),
             },
             damage,
+            standing: self.joining.standing(&self.members.members()),
             jobs: self.jobs.status(store.data().now(), &self.due()),
         }
     }
 
     /// Refuses whoever is neither root nor the service's owner.
-    pub(super) fn demand(&self, caller: &Caller, what: &str) -> Result<()> {
+    pub(crate) fn demand(&self, caller: &Caller, what: &str) -> Result<()> {
         if caller.privileged && self.trusts(&caller.who) {
             return Ok(());
         }
@@ -64,7 +67,7 @@ impl Service {
         Err(Error::new(ErrorKind::NotPermitted, text))
     }
 
-    pub(super) fn shutdown(&self, caller: &Caller) -> Answer {
+    pub(super) fn shutdown(&self, caller: &Caller) -> Handled {
         self.demand(caller, "stop this server")?;
         tracing::info!(uid = %caller.who.uid, "asked to stop");
         self.stop();

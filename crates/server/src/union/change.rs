@@ -4,7 +4,8 @@ use super::intent::{Intent, Step, Then};
 use super::record::{self, Home, Record};
 use super::{Union, gone_behind, private_dir, private_name};
 use crate::service::{Caller, Service};
-use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Identity, Name, Result, Uid};
+use crate::several::Stop;
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Name, Result, Uid};
 use forebay_store::{Batch, Fate, RenameMode, Renamed, Unlinked};
 
 /// What a change here means behind: things to do there, and records that change with it.
@@ -23,17 +24,23 @@ pub(crate) struct Spot<'a> {
 
 impl Service {
     /// Removes a name, here and behind.
-    pub(crate) fn unlink_both(&self, caller: &Caller, spot: Spot<'_>, is_dir: bool) -> Result<Unlinked> {
+    pub(crate) fn unlink_both(
+        &self,
+        caller: &Caller,
+        spot: Spot<'_>,
+        is_dir: bool,
+    ) -> Result<Unlinked, Stop> {
         let (names, now) = (self.store.names(), self.store.data().now());
         let Spot { dir, name } = spot;
         let Some(union) = &self.union else {
-            return match is_dir {
+            let removed = match is_dir {
                 true => names.remove_dir(&caller.who, dir, name, now),
                 false => names.unlink(&caller.who, dir, name, now),
             };
+            return Ok(removed?);
         };
         self.meet(dir, name)?;
-        if is_dir && let Ok((file, _)) = names.lookup(&Identity::root(), dir, name) {
+        if is_dir && let Some((file, _)) = self.known(dir, name)? {
             self.survey(file)?;
         }
         let via = |unlinked: &Unlinked, batch: Batch| {
@@ -42,10 +49,10 @@ impl Service {
             self.plan_leaving(union, &mut plan, spot, unlinked)?;
             self.carry_out(union, plan, batch)
         };
-        match is_dir {
+        Ok(match is_dir {
             true => names.remove_dir_via(&caller.who, dir, name, now, via),
             false => names.unlink_via(&caller.who, dir, name, now, via),
-        }
+        }?)
     }
 
     /// Moves a name, here and behind.
@@ -55,14 +62,14 @@ impl Service {
         from: Spot<'_>,
         to: Spot<'_>,
         mode: RenameMode,
-    ) -> Result<Option<Unlinked>> {
+    ) -> Result<Option<Unlinked>, Stop> {
         let (names, now) = (self.store.names(), self.store.data().now());
         let Some(union) = &self.union else {
-            return names.rename(&caller.who, from.dir, from.name, to.dir, to.name, mode, now);
+            return Ok(names.rename(&caller.who, from.dir, from.name, to.dir, to.name, mode, now)?);
         };
         self.meet(from.dir, from.name)?;
         self.meet(to.dir, to.name)?;
-        if let Ok((file, inode)) = names.lookup(&Identity::root(), to.dir, to.name)
+        if let Some((file, inode)) = self.known(to.dir, to.name)?
             && inode.kind() == FileKind::Directory
         {
             self.survey(file)?;
@@ -75,7 +82,7 @@ impl Service {
             let plan = self.plan_rename(union, from, to, renamed)?;
             self.carry_out(union, plan, batch)
         };
-        names.rename_via(&caller.who, from.dir, from.name, to.dir, to.name, mode, now, via)
+        Ok(names.rename_via(&caller.who, from.dir, from.name, to.dir, to.name, mode, now, via)?)
     }
 
     /// Sets the length of a file, here and behind.

@@ -5,7 +5,9 @@ use super::{Union, is_private};
 use crate::service::Service;
 use forebay_backend::Found;
 use forebay_model::{Change, Error, ErrorKind, FileId, FileKind, Identity, Layout, Name, Result, SetTime};
-use forebay_store::{Arrival, Batch, Body, Fate, Inode, MAX_LISTED, Unlinked, Walked};
+use forebay_store::{
+    Arrival, Batch, Body, Extent, Fate, Found as Named, Inode, MAX_LISTED, Unlinked, Walked,
+};
 use std::collections::HashSet;
 
 /// Bytes in a stripe; with one server, a formality.
@@ -39,7 +41,7 @@ impl Service {
                 continue;
             }
             let name = Name::new(part)?;
-            match names.lookup(who, at, &name) {
+            match self.look_up(who, at, &name) {
                 Ok((file, inode)) if inode.kind() == FileKind::Directory => {
                     self.join(union, file, &inode, (at, &name))?;
                     at = file;
@@ -59,7 +61,7 @@ impl Service {
         let Ok(name) = Name::new(&path[start..end]) else { return Ok(()) };
         match self.store.names().walk(who, dir, &path[..start], true)? {
             Walked::Found(above, _) => self.meet(above, &name),
-            Walked::Link { .. } => Ok(()),
+            Walked::Link { .. } | Walked::At { .. } | Walked::Elsewhere { .. } => Ok(()),
         }
     }
 
@@ -145,8 +147,19 @@ impl Service {
         Ok(())
     }
 
-    fn known(&self, dir: FileId, name: &Name) -> Result<Option<(FileId, Inode)>> {
-        match self.store.names().lookup(&Identity::root(), dir, name) {
+    /// What has a name here. In front of a back end a server is alone, and everything is its own.
+    fn look_up(&self, who: &Identity, dir: FileId, name: &Name) -> Result<(FileId, Inode)> {
+        match self.store.names().lookup(who, dir, name)? {
+            Named::Here(file, inode) => Ok((file, *inode)),
+            Named::Away(file, _) => Err(Error::new(
+                ErrorKind::Io,
+                format!("file {file} is on another server, beyond the back end"),
+            )),
+        }
+    }
+
+    pub(super) fn known(&self, dir: FileId, name: &Name) -> Result<Option<(FileId, Inode)>> {
+        match self.look_up(&Identity::root(), dir, name) {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -165,7 +178,7 @@ impl Service {
             union.ask(|backend| backend.find(&path))?
         };
         let Some(found) = found else { return Ok(false) };
-        let (arrival, size) = (self.arrival(&found), found.version.size);
+        let (arrival, size) = (self.arrival(name, &found), found.version.size);
         let with = |file: FileId| {
             let mut batch = match found.kind {
                 FileKind::File => self.store.data().found(file, size)?,
@@ -175,7 +188,8 @@ impl Service {
             batch.put(record::key(file), Record::of(home, &found).encode());
             Ok(batch)
         };
-        match self.store.names().bring(dir, name, arrival, self.store.data().now(), with) {
+        let brought = self.store.names().bring(dir, name, arrival, self.store.data().now(), with);
+        match brought.map_err(Error::from) {
             Ok(_) => Ok(true),
             // Somebody else met it at the same time, or made one here.
             Err(error) if error.kind() == ErrorKind::Exists => Ok(true),
@@ -201,13 +215,14 @@ impl Service {
         self.store.meta().commit(batch)
     }
 
-    fn arrival(&self, found: &Found) -> Arrival {
+    fn arrival(&self, name: &Name, found: &Found) -> Arrival {
         let body = match found.kind {
             FileKind::File => Body::File {
-                layout: Layout { servers: vec![self.config.server], stripe: STRIPE },
+                layout: Layout::whole(self.config.server, STRIPE),
                 incarnations: vec![self.store.incarnation()],
+                extent: Extent::default(),
             },
-            FileKind::Directory => Body::Directory { subdirs: 0, epoch: 0 },
+            FileKind::Directory => Body::Directory { epoch: 0, name: Some(name.clone()), striping: None },
             FileKind::Symlink => Body::Symlink { target: found.target.clone() },
             FileKind::Special(special) => Body::Special { special },
         };
@@ -266,7 +281,7 @@ impl Service {
         let mut batch = Batch::default();
         batch.put(record::key(file), known.encode());
         self.store.meta().commit(batch)?;
-        match self.store.names().set_attr(&root, file, &change, now) {
+        match self.store.names().set_attr(&root, file, &change, now).map_err(Error::from) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -293,7 +308,7 @@ impl Service {
             }
             _ => names.unlink_via(&root, dir, name, now, forget),
         };
-        match gone {
+        match gone.map_err(Error::from) {
             Ok(unlinked) => {
                 if unlinked.fate == Fate::Orphaned {
                     self.grace.orphaned(&self.opens, unlinked.file);

@@ -1,8 +1,9 @@
 //! What requests do.
 
-use crate::raw::{Raw, World, name, pattern, refused};
+use crate::raw::{Raw, World, hello, name, pattern, refused};
 use forebay_model::{Access, ErrorKind, FileId, FileKind, Special};
-use forebay_wire::{At, Channel, IfExists, RenameMode, Reply, Request, XattrMode};
+use forebay_wire::{At, Call, Channel, FrameKind, IfExists, RenameMode, Reply, Request, XattrMode, frame};
+use std::os::unix::net::UnixStream;
 
 const ROOT: FileId = FileId::ROOT;
 
@@ -267,4 +268,48 @@ fn a_full_buffer_says_so_at_once_and_recovers_after_a_delete() {
     for _ in 0..written {
         data.write(token, At::End, &bytes).unwrap();
     }
+}
+
+/// A client whose write stalled gives its connection up and writes anew; what it wrote first must not come late.
+#[test]
+fn what_was_given_up_never_happens_after_its_repetition() {
+    let world = World::new();
+    let mut control = world.control();
+    let token = control.create(ROOT, "f", 0o600);
+    let knock = |channel| {
+        let mut raw = Raw::bare(UnixStream::connect(world.socket()).unwrap());
+        let welcome = raw.greet(&hello(channel, 1), None).unwrap();
+        (raw, welcome.connection)
+    };
+    for give_up in [false, true] {
+        let (mut old, number) = knock(Channel::Data);
+        let call = Call { identity: None, request: Request::Write { token, at: At::Offset(0) } };
+        let mut late = Vec::new();
+        frame(&mut late, FrameKind::Call, 1, &call, 1000).unwrap();
+        late.extend([1; 1000]);
+        let (first, rest) = late.split_at(late.len() - 1);
+        old.socket.write_all(first).unwrap();
+        let (mut new, _) = knock(Channel::Data);
+        if give_up {
+            assert_eq!(control.call(Request::Abandon { connection: number }), Ok(Reply::Done));
+        }
+        new.write(token, At::Offset(0), &[2; 1000]).unwrap();
+        // The rest of it comes after all.
+        old.socket.write_all(rest).unwrap();
+        let (_, answer, _) = old.receive().unwrap();
+        assert_eq!(answer.is_err(), give_up, "{answer:?}");
+        let expected = if give_up { 2 } else { 1 };
+        assert_eq!(new.read(token, 0, 1000).unwrap(), [expected; 1000]);
+        // Nor does anything else that is asked there later.
+        assert_eq!(old.write(token, At::Offset(0), &[3; 10]).is_err(), give_up);
+    }
+    // A control connection is given up in the same way; somebody else's number means nothing.
+    let (mut old, number) = knock(Channel::Control);
+    let mut stranger = Raw::unix(&world.socket(), Channel::Control, 2).unwrap();
+    stranger.call(Request::Abandon { connection: number }).unwrap();
+    old.call(Request::Truncate { token, size: 5 }).unwrap();
+    control.call(Request::Abandon { connection: number }).unwrap();
+    old.call(Request::Ping).unwrap();
+    refused(old.call(Request::Truncate { token, size: 0 }), ErrorKind::Unreachable);
+    assert_eq!(control.walk("f").unwrap().size, 5);
 }

@@ -1,7 +1,7 @@
 //! Peers that stall, lie about lengths, or send nonsense: they get nothing, and others are served.
 
-use crate::races::{Dice, seed};
 use crate::raw::{Raw, World, name, pattern, refused};
+use forebay_dice::{Dice, seed};
 use forebay_model::{Access, ErrorKind, FileId, MAX_NAME, MAX_PATH};
 use forebay_wire::{
     At, Call, Channel, FrameKind, HEADER, Header, IfExists, MAX_BODY, MAX_PAYLOAD, Reply, Request, frame,
@@ -208,17 +208,17 @@ fn random_damage_to_frames_harms_nobody_else() {
     ];
     for round in 0..400 {
         let mut bytes: Vec<u8> =
-            (0..=dice.roll(3)).flat_map(|_| samples[dice.roll(samples.len())].clone()).collect();
-        for _ in 0..dice.roll(4) {
-            let (at, last) = (dice.roll(bytes.len()), bytes.len() - 1);
-            match dice.roll(3) {
-                0 => bytes[at] ^= 1 << dice.roll(8),
+            (0..=dice.below(3)).flat_map(|_| samples[dice.index(samples.len())].clone()).collect();
+        for _ in 0..dice.below(4) {
+            let (at, last) = (dice.index(bytes.len()), bytes.len() - 1);
+            match dice.below(3) {
+                0 => bytes[at] ^= 1 << dice.below(8),
                 1 => bytes.truncate(at.max(1)),
                 // The header stays sound, so that the damage reaches the body.
-                _ => bytes[at.max(HEADER).min(last)] = dice.roll(256) as u8,
+                _ => bytes[at.max(HEADER).min(last)] = dice.below(256) as u8,
             }
         }
-        let mut raw = if dice.roll(2) == 0 { world.control() } else { world.data() };
+        let mut raw = if dice.below(2) == 0 { world.control() } else { world.data() };
         // The server may close the connection before it has read everything.
         let _ = raw.socket.write_all(&bytes);
         raw.socket.end_writing();

@@ -7,5 +7,6 @@ mod people;
 mod races;
 mod raw;
 mod restart;
+mod several;
 mod sharing;
 mod union;

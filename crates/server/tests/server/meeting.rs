@@ -1,9 +1,9 @@
 //! The handshake, and who is let in.
 
 use crate::raw::{Raw, World, hello, refused};
-use forebay_model::{ErrorKind, Uid};
+use forebay_model::{ErrorKind, Job, Uid};
 use forebay_server::Server;
-use forebay_wire::{Channel, FrameKind, Greeting, Key, Request};
+use forebay_wire::{Channel, FrameKind, Greeting, Hello, Key, Request};
 use std::fs::{Permissions, set_permissions};
 use std::io::Write;
 use std::net::TcpStream;
@@ -59,10 +59,18 @@ fn nonsense_instead_of_a_hello_is_refused_and_others_are_served() {
 #[test]
 fn a_job_that_makes_no_sense_is_refused() {
     let world = World::new();
-    let mut raw = Raw::bare(UnixStream::connect(world.socket()).unwrap());
-    let mut hello = hello(Channel::Data, 1);
-    hello.job.nodes = 0;
-    refused(raw.greet(&hello, None), ErrorKind::Protocol);
+    let sane = hello(Channel::Data, 1).job;
+    for (job, says) in [
+        (Job { nodes: 0, ..sane.clone() }, "at least one node"),
+        (Job { user: String::new(), ..sane.clone() }, "a job's user has 1 to 64 bytes, not 0"),
+        (Job { group: String::new(), ..sane.clone() }, "a job's group has"),
+        (Job { label: String::new(), ..sane.clone() }, "a job's label has"),
+        (Job { user: "x".repeat(65), ..sane.clone() }, "not 65"),
+    ] {
+        let mut raw = Raw::bare(UnixStream::connect(world.socket()).unwrap());
+        let error = raw.greet(&Hello { job, ..hello(Channel::Data, 1) }, None).unwrap_err();
+        assert!(error.kind() == ErrorKind::Protocol && error.to_string().contains(says), "{says}: {error}");
+    }
 }
 
 #[test]

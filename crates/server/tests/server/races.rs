@@ -1,33 +1,13 @@
 //! Many clients open, unlink, replace, write and close the same few names at once; in the end nothing is left over.
 
 use crate::raw::{Raw, World, name, pattern};
+use forebay_dice::{Dice, seed};
 use forebay_model::{Access, ErrorKind, FileId};
 use forebay_wire::{At, Channel, IfExists, RenameMode, Reply, Request, Status, Token};
 
 const ROOT: FileId = FileId::ROOT;
 const CLIENTS: u64 = 6;
 const ROUNDS: usize = 300;
-
-/// A small generator: the seed says it all.
-pub(crate) struct Dice(u64);
-
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Dice {
-        // One step of a mixer, so that small seeds differ too; never zero.
-        Dice((seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0xd1b5_4a32_d192_ed03) | 1)
-    }
-
-    pub(crate) fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % sides as u64) as usize
-    }
-}
-
-pub(crate) fn seed() -> u64 {
-    std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed)
-}
 
 fn status(raw: &mut Raw) -> Status {
     match raw.call(Request::Status) {
@@ -45,10 +25,10 @@ struct Client {
 
 impl Client {
     fn step(&mut self, about: &str) {
-        let file = format!("f{}", self.dice.roll(3));
-        let done = match self.dice.roll(6) {
+        let file = format!("f{}", self.dice.below(3));
+        let done = match self.dice.below(6) {
             0 | 1 => {
-                let if_exists = if self.dice.roll(2) == 0 { IfExists::Open } else { IfExists::Truncate };
+                let if_exists = if self.dice.below(2) == 0 { IfExists::Open } else { IfExists::Truncate };
                 let (dir, access) = (ROOT, Access::BOTH);
                 let create = Request::Create { dir, name: name(&file), mode: 0o600, access, if_exists };
                 match self.control.call(create) {
@@ -59,13 +39,13 @@ impl Client {
             }
             2 => self.control.call(Request::Unlink { dir: ROOT, name: name(&file) }).map(|_| ()),
             3 => {
-                let (dir, to_dir, to_name) = (ROOT, ROOT, name(&format!("f{}", self.dice.roll(3))));
+                let (dir, to_dir, to_name) = (ROOT, ROOT, name(&format!("f{}", self.dice.below(3))));
                 let rename =
                     Request::Rename { dir, name: name(&file), to_dir, to_name, mode: RenameMode::Replace };
                 self.control.call(rename).map(|_| ())
             }
             4 if !self.open.is_empty() => {
-                let token = self.open.swap_remove(self.dice.roll(self.open.len()));
+                let token = self.open.swap_remove(self.dice.index(self.open.len()));
                 self.control.call(Request::Close { token }).map(|_| ())
             }
             _ if !self.open.is_empty() => self.transfer(about),
@@ -79,8 +59,8 @@ impl Client {
 
     /// Who has a file open can use it, whatever became of its names.
     fn transfer(&mut self, about: &str) -> forebay_model::Result<()> {
-        let token = self.open[self.dice.roll(self.open.len())];
-        let bytes = pattern(self.dice.roll(100) as u64, 1 + self.dice.roll(9000));
+        let token = self.open[self.dice.index(self.open.len())];
+        let bytes = pattern(self.dice.below(100), 1 + self.dice.index(9000));
         self.data.write(token, At::Offset(0), &bytes).unwrap_or_else(|error| panic!("{about}: {error}"));
         self.data.read(token, 0, 9000).unwrap_or_else(|error| panic!("{about}: {error}"));
         Ok(())

@@ -107,3 +107,24 @@ fn a_policy_is_set_by_who_may_and_a_typo_is_pointed_at() {
     assert_eq!(refused.kind(), ErrorKind::NotPermitted);
     assert_eq!(sharing(&world).policy, "group-then-user-then-size-fair");
 }
+
+#[test]
+fn a_policy_that_was_set_outlives_the_server_until_the_settings_say_otherwise() {
+    let mut world = World::new();
+    let told = |world: &World| {
+        let sharing = sharing(world);
+        (sharing.policy, sharing.policy_set)
+    };
+    assert_eq!(told(&world), ("user-then-size-fair".to_owned(), Stamp(0)));
+    world.control().call(Request::SetPolicy { policy: "job-fair".into() }).unwrap();
+    let set = told(&world);
+    assert!(set.0 == "job-fair" && set.1 > Stamp(0));
+    world.restart();
+    assert_eq!(told(&world), set, "what was set, and when");
+    world.config.policy = "size-fair".parse().unwrap();
+    world.restart();
+    let edited = told(&world);
+    assert!(edited.0 == "size-fair" && edited.1 > set.1, "{edited:?}: others follow the settings too");
+    world.restart();
+    assert_eq!(told(&world), edited);
+}

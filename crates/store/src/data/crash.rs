@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 
-/// Called at every flush, before it takes effect: the moment to pull the plug.
+/// Called at every flush and before every file that is made, before it takes effect: the moment to pull the plug.
 pub type AtFlush = Arc<dyn Fn(&CrashDisk) + Send + Sync>;
 
 /// A disk in memory that knows what is durable. Between two flushes of a file its blocks reach the platter in any
@@ -50,8 +50,8 @@ impl CrashDisk {
     /// changed since its file was flushed, `keep` decides whether the new content made it.
     #[must_use]
     pub fn after_power_cut(&self, tear: usize, keep: &mut dyn FnMut() -> bool) -> CrashDisk {
-        let after = CrashDisk::default();
-        for (name, entry) in &*lock(&self.files) {
+        let files = lock(&self.files);
+        CrashDisk::holding(files.iter().map(|(name, entry)| {
             let live = content(&entry.live, entry.durable.len());
             let mut survived = entry.durable.clone();
             for (old, new) in survived.chunks_mut(tear).zip(live.chunks(tear)) {
@@ -59,11 +59,40 @@ impl CrashDisk {
                     old.copy_from_slice(new);
                 }
             }
-            let file = memory_file(survived.len() as u64);
-            file.write_all_at(&survived, 0).expect("memory can be written");
-            lock(&after.files).insert(name.clone(), Entry { live: file, durable: survived });
+            (name.clone(), survived)
+        }))
+    }
+
+    fn pause(&self) {
+        let at_flush = lock(&self.at_flush).clone();
+        if let Some(at_flush) = at_flush {
+            at_flush(self);
         }
-        after
+    }
+
+    /// A disk that holds just these files, all of them durable.
+    #[must_use]
+    pub fn holding(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> CrashDisk {
+        let disk = CrashDisk::default();
+        for (name, bytes) in files {
+            let file = memory_file(bytes.len() as u64);
+            file.write_all_at(&bytes, 0).expect("memory can be written");
+            lock(&disk.files).insert(name, Entry { live: file, durable: bytes });
+        }
+        disk
+    }
+
+    /// What a file holds.
+    #[must_use]
+    pub fn read(&self, name: &str) -> Vec<u8> {
+        let files = lock(&self.files);
+        let entry = files.get(name).expect("the file exists");
+        content(&entry.live, entry.durable.len())
+    }
+
+    /// Loses a file.
+    pub fn remove(&self, name: &str) {
+        lock(&self.files).remove(name);
     }
 
     /// Changes one byte of a file behind everybody's back.
@@ -99,25 +128,21 @@ impl Disk for CrashDisk {
         if lock(&self.faults).full {
             return Err(Error::new(ErrorKind::NoSpace, format!("cannot allocate {name}: the disk is full")));
         }
+        // The new file is complete before it takes the old one's place: that, too, is a moment to pull the plug.
+        self.pause();
         let live = memory_file(len);
         let file = live.try_clone().expect("descriptors are plenty");
         lock(&self.files).insert(name.to_owned(), Entry { live, durable: vec![0; len as usize] });
         Ok(file)
     }
 
-    fn open(&self, name: &str) -> Result<File> {
+    fn open(&self, name: &str) -> Result<Option<File>> {
         let files = lock(&self.files);
-        let entry = files.get(name).ok_or_else(|| {
-            Error::new(ErrorKind::BadStore, format!("cannot open {name}: a part of the store is missing"))
-        })?;
-        Ok(entry.live.try_clone().expect("descriptors are plenty"))
+        Ok(files.get(name).map(|entry| entry.live.try_clone().expect("descriptors are plenty")))
     }
 
     fn sync(&self, name: &str, _: &File) -> Result<()> {
-        let at_flush = lock(&self.at_flush).clone();
-        if let Some(at_flush) = at_flush {
-            at_flush(self);
-        }
+        self.pause();
         if lock(&self.faults).flush {
             return Err(Error::new(ErrorKind::Io, format!("cannot flush {name}: input/output error")));
         }

@@ -48,6 +48,21 @@ impl Damage {
         }
     }
 
+    /// Notes that nothing can be read from a region.
+    pub(super) fn lose_region(&self, region: &Region, slots: impl Iterator<Item = u32>, why: &str) {
+        let generation = region.arena.generation();
+        let lost = {
+            let mut known = lock(&self.slots);
+            let before = known.len();
+            known.extend(slots.map(|slot| (region.id, generation, slot)));
+            known.len() - before
+        };
+        region.damaged.store(true, Ordering::Release);
+        self.any.store(true, Ordering::Release);
+        let text = format!("region {}: {why}: the bytes of {lost} records are lost", region.id);
+        lock(&self.sentences).push(format!("{text}; reading them gives an I/O error"));
+    }
+
     pub(super) fn list(&self) -> Vec<String> {
         lock(&self.sentences).clone()
     }
@@ -81,6 +96,9 @@ impl Data {
 
     /// Whether the record behind some bytes still has its checksum; notes it if not.
     pub(super) fn is_whole(&self, region: &Region, bytes: &Bytes) -> bool {
+        if self.damage.check(region, bytes.slot).is_err() {
+            return false;
+        }
         // Without a view the region is used again already, and nobody reads these bytes any more.
         let Some(view) = region.arena.view(bytes.record) else { return true };
         let (Slot::Record(record) | Slot::Part(record)) = region.record(bytes.slot) else {

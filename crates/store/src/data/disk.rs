@@ -1,6 +1,7 @@
 //! The files that hold regions, and when they are safe.
 
-use forebay_model::{Error, ErrorKind, Result};
+use crate::files::failed;
+use forebay_model::{Error, Result};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,8 +16,8 @@ pub trait Disk: Send + Sync {
     /// Makes a file of zeros, allocated in full and itself durable, in place of one with that name.
     fn create(&self, name: &str, len: u64) -> Result<File>;
 
-    /// Opens a file for reading and writing.
-    fn open(&self, name: &str) -> Result<File>;
+    /// Opens a file for reading and writing; `None` if there is none.
+    fn open(&self, name: &str) -> Result<Option<File>>;
 
     /// Makes every byte written to the file durable.
     fn sync(&self, name: &str, file: &File) -> Result<()>;
@@ -39,19 +40,7 @@ impl DirDisk {
     }
 
     fn failed(&self, what: &str, name: &str, error: &io::Error) -> Error {
-        let path = self.dir.join(name);
-        let (kind, hint) = match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                (ErrorKind::NoSpace, ": free space there or choose a smaller capacity")
-            }
-            io::ErrorKind::NotFound => (ErrorKind::BadStore, ": a part of the store is missing"),
-            io::ErrorKind::PermissionDenied => (ErrorKind::BadStore, ": run as the owner of the store"),
-            io::ErrorKind::ReadOnlyFilesystem => {
-                (ErrorKind::BadStore, ": mount it writable or choose another place")
-            }
-            _ => (ErrorKind::Io, ""),
-        };
-        Error::new(kind, format!("cannot {what} {}: {error}{hint}", path.display()))
+        failed(what, &self.dir.join(name), error)
     }
 }
 
@@ -85,9 +74,12 @@ impl Disk for DirDisk {
         made.map_err(|error| self.failed("allocate", name, &error))
     }
 
-    fn open(&self, name: &str) -> Result<File> {
-        let open = OpenOptions::new().read(true).write(true).open(self.dir.join(name));
-        open.map_err(|error| self.failed("open", name, &error))
+    fn open(&self, name: &str) -> Result<Option<File>> {
+        match OpenOptions::new().read(true).write(true).open(self.dir.join(name)) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed("open", name, &error)),
+        }
     }
 
     fn sync(&self, name: &str, file: &File) -> Result<()> {

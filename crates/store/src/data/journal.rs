@@ -42,14 +42,16 @@ pub(crate) fn read_journal(region: RegionId, bytes: &[u8], incarnation: Incarnat
         torn: 0,
         fault: None,
     };
-    let mut slots = bytes.chunks_exact(SLOT).map(|slot| <[u8; SLOT]>::try_from(slot).expect("a whole slot"));
-    match slots.next().map(Header::decode) {
-        Some(Ok(header)) => (view.generation, view.uid) = (Some(header.generation), header.uid),
-        Some(Err(fault)) => view.fault = Some(format!("the header cannot be used: {fault:?}")),
-        None => view.fault = Some("the journal is empty".to_owned()),
+    let [first, slots @ .., last] = bytes.as_chunks::<SLOT>().0 else {
+        view.fault = Some("the journal is empty".to_owned());
+        return view;
+    };
+    match Header::newest(*first, *last) {
+        Ok(header) => (view.generation, view.uid) = (Some(header.generation), header.uid),
+        Err(fault) => view.fault = Some(format!("neither header can be used: {fault:?}")),
     }
-    for (number, slot) in slots.enumerate() {
-        match Record::decode(slot, incarnation) {
+    for (number, slot) in slots.iter().enumerate() {
+        match Record::decode(*slot, incarnation) {
             Slot::Empty => {}
             slot @ (Slot::Record(record) | Slot::Part(record))
                 if view.generation.is_none_or(|generation| generation == record.generation) =>

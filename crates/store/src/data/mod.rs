@@ -261,7 +261,12 @@ impl Data {
         };
         let state = lock(&state);
         self.before.before(file);
-        Ok(Facts { size: state.size, touched: state.touched, buffered: state.index.buffered() })
+        Ok(Facts {
+            size: state.size,
+            touched: state.touched,
+            buffered: state.index.buffered(),
+            ..Facts::default()
+        })
     }
 
     /// Sets the length of a file. The changes in `with` happen together with it.
@@ -322,6 +327,21 @@ impl Data {
             }
         }
         self.reclaim_if(dead);
+        Ok(())
+    }
+
+    /// The bytes that an earlier store held of a file, below this offset, are lost: reading them gives an I/O error.
+    /// Does nothing if this store knows the file already.
+    pub fn lose(&self, id: FileId, below: u64) -> Result<()> {
+        let state = self.files.get(id, || self.load(id))?;
+        let mut state = lock(&state);
+        state.alive()?;
+        if self.kv.get(&SizeRecord::key(id))?.is_some() || state.index.extents().next().is_some() {
+            return Ok(());
+        }
+        let lost = File { lost_below: below, ..File::default() };
+        self.note_size(id, &lost, false)?;
+        state.lost_below = below;
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use super::space::{Lane, State, UNUSABLE};
 use super::{Data, Grant, lock};
 use crate::meta::Batch;
 use forebay_model::{Bytes, Error, ErrorKind, FileId, RegionId, Result, Stamp, Uid};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -75,8 +76,12 @@ impl Data {
             return;
         }
         for number in 0..self.geometry.regions {
+            let region = self.region(RegionId(number));
+            if region.damaged.load(Ordering::Acquire) {
+                continue;
+            }
             // Old kernels cannot do it ahead of time; the first writer does it then.
-            if stop() || self.region(RegionId(number)).arena.populate().is_err() {
+            if stop() || region.arena.populate().is_err() {
                 return;
             }
         }
@@ -224,12 +229,11 @@ impl Data {
         let mut freed = 0;
         for region in dead {
             // A reader that is still busy with the old bytes keeps the region resting until the next time.
-            if region.damaged.load(std::sync::atomic::Ordering::Acquire) || !region.arena.reset() {
+            if region.damaged.load(Ordering::Acquire) || !region.arena.reset() {
                 continue;
             }
             let uid = lock(&self.space).uid(region.id);
-            region.set_header(uid);
-            region.flush_log(&*self.disk)?;
+            region.renew_header(&*self.disk, uid)?;
             let files = std::mem::take(&mut *lock(&region.files));
             self.release_tombs(region.id, files)?;
             lock(&self.space).set(region.id, State::Free);

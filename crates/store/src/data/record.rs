@@ -25,10 +25,12 @@ struct RawHeader {
     incarnation: U128,
     size: U32,
     slots: U32,
-    reserved: [u8; 16],
+    sequence: U64,
+    reserved: [u8; 8],
 }
 
-/// The first slot of a journal: which region this is, in which generation.
+/// The first or the last slot of a journal: which region this is, in which generation. A new header is written over
+/// the older of the two, so that whoever dies over it leaves the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
     pub(super) region: RegionId,
@@ -38,6 +40,8 @@ pub(super) struct Header {
     pub(super) incarnation: Incarnation,
     pub(super) size: u32,
     pub(super) slots: u32,
+    /// Counts the headers of this journal.
+    pub(super) sequence: u64,
 }
 
 /// Why a header cannot be used.
@@ -61,7 +65,8 @@ impl Header {
             incarnation: self.incarnation.0.into(),
             size: self.size.into(),
             slots: self.slots.into(),
-            reserved: [0; 16],
+            sequence: self.sequence.into(),
+            reserved: [0; 8],
         };
         raw.crc = crc32c(&raw.as_bytes()[4..]).into();
         transmute!(raw)
@@ -82,7 +87,19 @@ impl Header {
             incarnation: Incarnation(raw.incarnation.get()),
             size: raw.size.get(),
             slots: raw.slots.get(),
+            sequence: raw.sequence.get(),
         })
+    }
+
+    /// The newer of a journal's two headers. One that is torn says nothing; one of another format says everything.
+    pub(super) fn newest(first: [u8; SLOT], last: [u8; SLOT]) -> Result<Header, HeaderFault> {
+        match (Header::decode(first), Header::decode(last)) {
+            (Ok(first), Ok(last)) if last.sequence > first.sequence => Ok(last),
+            (Err(HeaderFault::Damaged), other) => other,
+            (one, Err(HeaderFault::Damaged)) => one,
+            (Ok(_), Err(fault)) => Err(fault),
+            (first, _) => first,
+        }
     }
 }
 
@@ -241,6 +258,7 @@ mod tests {
             incarnation: OURS,
             size: 1 << 20,
             slots: 512,
+            sequence: 5,
         };
         let bytes = header.encode();
         assert_eq!(Header::decode(bytes), Ok(header));
@@ -248,6 +266,21 @@ mod tests {
         let mut foreign: RawHeader = transmute!(bytes);
         foreign.format = 9.into();
         foreign.crc = crc32c(&foreign.as_bytes()[4..]).into();
-        assert_eq!(Header::decode(transmute!(foreign)), Err(HeaderFault::Format(9)));
+        let foreign = transmute!(foreign);
+        assert_eq!(Header::decode(foreign), Err(HeaderFault::Format(9)));
+
+        let (old, torn) = (Header { sequence: 4, generation: 7, ..header }.encode(), [7; SLOT]);
+        for (first, last, expected) in [
+            (bytes, old, Ok(header)),
+            (old, bytes, Ok(header)),
+            (bytes, torn, Ok(header)),
+            ([0; SLOT], bytes, Ok(header)),
+            (torn, [0; SLOT], Err(HeaderFault::Damaged)),
+            (bytes, foreign, Err(HeaderFault::Format(9))),
+            (foreign, bytes, Err(HeaderFault::Format(9))),
+            (foreign, torn, Err(HeaderFault::Format(9))),
+        ] {
+            assert_eq!(Header::newest(first, last), expected);
+        }
     }
 }

@@ -6,11 +6,11 @@ use super::disk::Disk;
 use super::file::{File, SizeRecord};
 use super::index::{Bytes, Extent, Source};
 use super::record::{Record, Slot};
-use super::region::{Geometry, Region};
-use super::space::Space;
+use super::region::{Geometry, Opened, Region};
+use super::space::{Space, UNUSABLE};
 use super::table::Table;
 use super::tomb::Tombs;
-use super::{Before, Data, lock};
+use super::{Before, Data, MAX_FILE, lock};
 use crate::meta::{Batch, Kv};
 use crc32c::crc32c;
 use forebay_model::{FileId, Incarnation, RegionId, Result, Stamp, Uid};
@@ -55,6 +55,8 @@ struct Found {
     parts: Vec<(u32, Record)>,
     used_slots: u32,
     torn: u64,
+    /// Why the bytes of its records cannot be read, if they cannot.
+    fault: Option<String>,
 }
 
 impl Data {
@@ -101,12 +103,12 @@ impl Data {
             damage: Damage::default(),
             before,
         };
-        let recovery = data.replay(&found)?;
+        let recovery = data.replay(&found, start)?;
         data.store_clock()?;
         Ok((data, recovery))
     }
 
-    fn replay(&self, found: &[Found]) -> Result<Recovery> {
+    fn replay(&self, found: &[Found], start: Start) -> Result<Recovery> {
         let mut recovery = Recovery::default();
         let mut files: HashMap<FileId, File> = HashMap::new();
         for found in found {
@@ -123,7 +125,7 @@ impl Data {
                     false => recovery.superseded += 1,
                 }
             }
-            self.adopt(found);
+            self.adopt(found, start);
         }
         let deleted = self.drop_deleted(files)?;
         recovery.live_bytes = self.usage().live;
@@ -145,7 +147,7 @@ impl Data {
     fn replay_record(&self, file: &mut File, region: &Region, slot: u32, record: &Record) -> bool {
         let Some(ticket) = region.arena.adopt(record.position, record.len()) else { return false };
         lock(&region.files).insert(record.file);
-        file.regions.insert(region.id, record.generation);
+        file.regions.insert(region.id, region.arena.generation());
         let source = Source::Data(Bytes {
             region: region.id,
             slot,
@@ -167,12 +169,20 @@ impl Data {
         live
     }
 
-    fn adopt(&self, found: &Found) {
+    fn adopt(&self, found: &Found, start: Start) {
+        if let Some(why) = &found.fault {
+            self.damage.lose_region(&found.region, found.records.iter().map(|&(slot, _)| slot), why);
+        }
         let mut space = lock(&self.space);
         match found.records.first() {
             Some((_, record)) => {
-                let room = found.region.arena.room() > 0;
+                let room = found.region.arena.room() > 0 && found.fault.is_none();
                 space.adopt(found.region.id, found.uid.unwrap_or(record.uid), found.used_slots, room);
+            }
+            None if found.fault.is_some() => space.stain(found.region.id, Some(UNUSABLE)),
+            // Bytes may have reached the disk before the note of whose they are.
+            None if start == Start::MachineDied => {
+                space.stain(found.region.id, Some(found.uid.unwrap_or(UNUSABLE)));
             }
             None => space.stain(found.region.id, found.uid),
         }
@@ -233,20 +243,20 @@ fn find(
     id: RegionId,
     start: Start,
 ) -> Result<Found> {
-    let (region, header) = Region::open(disk, geometry, incarnation, id)?;
+    let Opened { region, generation, uid, fault } = Region::open(disk, geometry, incarnation, id)?;
     let region = Arc::new(region);
     let (records, parts) = (Vec::new(), Vec::new());
-    let mut found = Found { region, uid: header.uid, records, parts, used_slots: 0, torn: 0 };
+    let mut found = Found { region, uid, records, parts, used_slots: 0, torn: 0, fault };
     for slot in 0..geometry.slots {
         match found.region.record(slot) {
             Slot::Empty => continue,
-            Slot::Record(record) | Slot::Part(record) if record.generation != header.generation => continue,
-            Slot::Record(record) if is_usable(&found.region, &record, start) => {
-                found.records.push((slot, record));
+            Slot::Record(record) | Slot::Part(record)
+                if generation.is_some_and(|generation| generation != record.generation) =>
+            {
+                continue;
             }
-            Slot::Part(record) if is_usable(&found.region, &record, start) => {
-                found.parts.push((slot, record));
-            }
+            Slot::Record(record) if found.is_usable(&record, start) => found.records.push((slot, record)),
+            Slot::Part(record) if found.is_usable(&record, start) => found.parts.push((slot, record)),
             Slot::Record(_) | Slot::Part(_) => {
                 found.region.erase_record(slot);
                 found.torn += 1;
@@ -283,10 +293,17 @@ fn join_parts(found: &mut [Found]) {
     }
 }
 
-fn is_usable(region: &Region, record: &Record, start: Start) -> bool {
-    let Some(ticket) = region.arena.adopt(record.position, record.len()) else { return false };
-    let whole = || region.arena.view(ticket).is_some_and(|view| crc32c(view.as_ref()) == record.payload_crc);
-    start != Start::MachineDied || whole()
+impl Found {
+    /// Whether a record is believed. What is known to be lost stays in its place, so that nothing older shows there.
+    fn is_usable(&self, record: &Record, start: Start) -> bool {
+        let arena = &self.region.arena;
+        if record.span.end > MAX_FILE {
+            return false;
+        }
+        let Some(ticket) = arena.adopt(record.position, record.len()) else { return false };
+        let whole = || arena.view(ticket).is_some_and(|view| crc32c(view.as_ref()) == record.payload_crc);
+        start != Start::MachineDied || self.fault.is_some() || whole()
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! One region: its mapped bytes, its journal, and what is live in it.
 
 use super::disk::Disk;
-use super::record::{Header, Record, Slot};
+use super::record::{Header, HeaderFault, Record, Slot};
 use forebay_model::{Error, ErrorKind, FileId, Incarnation, RegionId, Result, Uid};
 use forebay_shm::{Arena, Slots, Ticket, View};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::collections::HashSet;
 use std::fs::File;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -20,11 +22,46 @@ pub struct Geometry {
     pub slots: u32,
 }
 
+/// Most regions of a store, and most bytes of one.
+const MOST_REGIONS: u32 = 1 << 20;
+const LARGEST: u32 = 1 << 30;
+
 impl Geometry {
-    /// Bytes of a region's journal: a header and the records.
-    fn log_len(&self) -> u64 {
-        (u64::from(self.slots) + 1) * forebay_shm::SLOT as u64
+    /// Whether a store can have these sizes: at least two regions, and one for the cleaner.
+    pub(crate) fn is_possible(&self) -> bool {
+        (3..=MOST_REGIONS).contains(&self.regions)
+            && (1..=LARGEST).contains(&self.size)
+            && (1..=self.size).contains(&self.slots)
     }
+
+    /// Bytes of a region's journal: a header, the records, and the other header.
+    pub(crate) fn log_len(&self) -> u64 {
+        (u64::from(self.slots) + 2) * forebay_shm::SLOT as u64
+    }
+
+    /// Where in a journal the header with this number belongs.
+    fn header_slot(&self, sequence: u64) -> u32 {
+        if sequence.is_multiple_of(2) { 0 } else { self.slots + 1 }
+    }
+}
+
+/// The headers that were written to a journal.
+struct Headers {
+    /// The number of the last one.
+    sequence: u64,
+    /// Whether it is durable.
+    flushed: bool,
+}
+
+/// A region as it was found.
+pub(super) struct Opened {
+    pub(super) region: Region,
+    /// The generation whose records count; `None` if no header says which: then every record may.
+    pub(super) generation: Option<u32>,
+    /// The one user whose bytes its file ever held.
+    pub(super) uid: Option<Uid>,
+    /// Why nothing can be read from it, if that is so.
+    pub(super) fault: Option<String>,
 }
 
 /// One region. What state it is in is the business of [`Space`](super::space::Space).
@@ -45,6 +82,7 @@ pub(super) struct Region {
     written: AtomicU64,
     flushed: Mutex<u64>,
     flush_failed: AtomicBool,
+    headers: Mutex<Headers>,
     /// Holds bytes whose checksum is wrong: kept as it is, never cleaned.
     pub(super) damaged: AtomicBool,
 }
@@ -70,58 +108,73 @@ impl Region {
         // The journal goes first: a crash in between must not leave old records over new zeros.
         let log_file = disk.create(&log_name(id), geometry.log_len())?;
         let data_file = disk.create(&data_name(id), u64::from(geometry.size))?;
-        let region = Region::map(geometry, incarnation, id, generation, data_file, log_file)?;
+        let log = map_log(&log_file, geometry, id)?;
+        let arena =
+            Arena::new(&data_file, geometry.size, generation).map_err(|error| unmapped(id, &error))?;
+        let region = Region::new(geometry, incarnation, id, arena, log, data_file, log_file, 0);
         region.set_header(uid);
-        disk.sync(&log_name(id), &region.log_file)?;
+        region.flush_log(disk)?;
         Ok(region)
     }
 
-    /// Opens the files of a region and checks that they are what they should be.
+    /// Opens the files of a region and checks that they are what they should be. Fails where nobody can know what it
+    /// held; where that is known, but its bytes are gone, says so.
     pub(super) fn open(
         disk: &dyn Disk,
         geometry: Geometry,
         incarnation: Incarnation,
         id: RegionId,
-    ) -> Result<(Region, Header)> {
-        let log_file = disk.open(&log_name(id))?;
-        let log = map_log(&log_file, geometry, id)?;
-        if (0..=geometry.slots).all(|slot| log.read(slot) == [0; forebay_shm::SLOT]) {
-            // The machine died after the files were made and before the header was durable.
-            let region = Region::create(disk, geometry, incarnation, id, 1, None)?;
-            let header = region.header(None);
-            return Ok((region, header));
-        }
-        let data_file = disk.open(&data_name(id))?;
-        let mut region = Region::map(geometry, incarnation, id, 0, data_file, log_file)?;
-        let header = Header::decode(region.log.read(0)).map_err(|fault| {
-            Error::new(ErrorKind::BadStore, format!("the journal of region {id} cannot be used: {fault:?}"))
+    ) -> Result<Opened> {
+        let log_file = disk.open(&log_name(id))?.ok_or_else(|| {
+            let text = format!("{} is missing, and nobody knows what region {id} held", log_name(id));
+            unusable(format!(
+                "{text}: bring it back, or run \"forebay store replace\" to give up the bytes of all files"
+            ))
         })?;
-        let expected =
-            Header { region: id, incarnation, size: geometry.size, slots: geometry.slots, ..header };
-        if header != expected {
-            let text = format!(
-                "region {id} belongs to another store (incarnation {}, region {}): give the store its own \
-                 regions back, or run \"forebay store replace\" to give up what they held",
-                header.incarnation, header.region
-            );
-            return Err(Error::new(ErrorKind::BadStore, text));
+        let log = map_log(&log_file, geometry, id)?;
+        let header = match Header::newest(log.read(0), log.read(geometry.slots + 1)) {
+            Ok(header) => Some(header),
+            Err(HeaderFault::Damaged) => None,
+            Err(HeaderFault::Format(format)) => {
+                return Err(unusable(format!("the journal of region {id} has format {format}")));
+            }
+        };
+        header.iter().try_for_each(|header| check_owner(header, geometry, incarnation, id))?;
+        let generation = header.map(|header| header.generation);
+        let (data_file, arena, lost) = match map_data(disk, geometry, generation.unwrap_or(0), id)? {
+            Ok((file, arena)) => (file, arena, None),
+            Err(why) => {
+                let (file, arena) = stand_in(geometry, generation.unwrap_or(0), id)?;
+                (file, arena, Some(why))
+            }
+        };
+        let nameless = header.is_none().then(|| "both headers of its journal are damaged".to_owned());
+        let fault = lost.or(nameless);
+        let empty = || (1..=geometry.slots).all(|slot| log.read(slot) == [0; forebay_shm::SLOT]);
+        if fault.is_some() && empty() {
+            // Somebody died while it was being made. Where no record was ever written, nothing can be lost.
+            let region = Region::create(disk, geometry, incarnation, id, 1, None)?;
+            return Ok(Opened { region, generation: Some(1), uid: None, fault: None });
         }
-        region.arena = arena(&region.data_file, geometry, header.generation, id)?;
-        Ok((region, header))
+        let sequence = header.map_or(0, |header| header.sequence);
+        let region = Region::new(geometry, incarnation, id, arena, log, data_file, log_file, sequence);
+        Ok(Opened { region, generation, uid: header.and_then(|header| header.uid), fault })
     }
 
-    fn map(
+    #[expect(clippy::too_many_arguments, reason = "the parts of one region, each of a type of its own")]
+    fn new(
         geometry: Geometry,
         incarnation: Incarnation,
         id: RegionId,
-        generation: u32,
+        arena: Arc<Arena>,
+        log: Slots,
         data_file: File,
         log_file: File,
-    ) -> Result<Region> {
-        let log = map_log(&log_file, geometry, id)?;
-        Ok(Region {
+        sequence: u64,
+    ) -> Region {
+        Region {
             id,
-            arena: arena(&data_file, geometry, generation, id)?,
+            arena,
             geometry,
             incarnation,
             log,
@@ -133,13 +186,27 @@ impl Region {
             written: AtomicU64::new(0),
             flushed: Mutex::new(0),
             flush_failed: AtomicBool::new(false),
+            headers: Mutex::new(Headers { sequence, flushed: false }),
             damaged: AtomicBool::new(false),
-        })
+        }
     }
 
     /// Records to whom the region belongs, in its present generation.
     pub(super) fn set_header(&self, uid: Option<Uid>) {
-        self.log.write(0, &self.header(uid).encode());
+        let mut headers = super::lock(&self.headers);
+        *headers = Headers { sequence: headers.sequence + 1, flushed: false };
+        let header = Header { sequence: headers.sequence, ..self.header(uid) };
+        self.log.write(self.geometry.header_slot(header.sequence), &header.encode());
+    }
+
+    /// The same, durably.
+    pub(super) fn renew_header(&self, disk: &dyn Disk, uid: Option<Uid>) -> Result<()> {
+        // Of two headers that are both on their way to the disk, none may arrive whole.
+        if !super::lock(&self.headers).flushed {
+            self.flush_log(disk)?;
+        }
+        self.set_header(uid);
+        self.flush_log(disk)
     }
 
     fn header(&self, uid: Option<Uid>) -> Header {
@@ -150,6 +217,7 @@ impl Region {
             incarnation: self.incarnation,
             size: self.geometry.size,
             slots: self.geometry.slots,
+            sequence: 0,
         }
     }
 
@@ -233,21 +301,141 @@ impl Region {
         Ok(())
     }
 
-    pub(super) fn flush_log(&self, disk: &dyn Disk) -> Result<()> {
-        disk.sync(&log_name(self.id), &self.log_file)
+    fn flush_log(&self, disk: &dyn Disk) -> Result<()> {
+        let sequence = super::lock(&self.headers).sequence;
+        disk.sync(&log_name(self.id), &self.log_file)?;
+        let mut headers = super::lock(&self.headers);
+        headers.flushed |= headers.sequence == sequence;
+        Ok(())
     }
 }
 
-fn arena(file: &File, geometry: Geometry, generation: u32, id: RegionId) -> Result<Arc<Arena>> {
-    Arena::new(file, geometry.size, generation)
-        .map_err(|error| unusable(format!("cannot map the bytes of region {id}: {error}")))
+/// The data file and its mapping, or why there is none. Only what can be lost for good counts as that: a file that
+/// cannot be opened just now is an error.
+type Mapped = (File, Arc<Arena>);
+
+fn map_data(
+    disk: &dyn Disk,
+    geometry: Geometry,
+    generation: u32,
+    id: RegionId,
+) -> Result<Result<Mapped, String>> {
+    let name = data_name(id);
+    let Some(file) = disk.open(&name)? else { return Ok(Err(format!("{name} is missing"))) };
+    let len = file.metadata().map_err(|error| unmapped(id, &error))?.len();
+    if len < u64::from(geometry.size) {
+        return Ok(Err(format!("{name} has {len} bytes instead of {}", geometry.size)));
+    }
+    let arena = Arena::new(&file, geometry.size, generation).map_err(|error| unmapped(id, &error))?;
+    Ok(Ok((file, arena)))
+}
+
+/// Memory in place of bytes that are gone. Nothing is ever read from it, so it takes none.
+fn stand_in(geometry: Geometry, generation: u32, id: RegionId) -> Result<Mapped> {
+    let make = || {
+        let file = File::from(memfd_create("forebay-lost-region", MemfdFlags::CLOEXEC)?);
+        ftruncate(&file, u64::from(geometry.size))?;
+        let arena = Arena::new(&file, geometry.size, generation)?;
+        Ok((file, arena))
+    };
+    make().map_err(|error| unmapped(id, &error))
 }
 
 fn map_log(file: &File, geometry: Geometry, id: RegionId) -> Result<Slots> {
-    Slots::new(file, geometry.slots + 1)
+    Slots::new(file, geometry.slots + 2)
         .map_err(|error| unusable(format!("cannot map the journal of region {id}: {error}")))
+}
+
+fn check_owner(header: &Header, geometry: Geometry, incarnation: Incarnation, id: RegionId) -> Result<()> {
+    let expected = Header { region: id, incarnation, size: geometry.size, slots: geometry.slots, ..*header };
+    if *header == expected {
+        return Ok(());
+    }
+    Err(unusable(format!(
+        "region {id} belongs to another store (incarnation {}, region {}): give the store its own regions back, or \
+         run \"forebay store replace\" to give up what they held",
+        header.incarnation, header.region
+    )))
+}
+
+fn unmapped(id: RegionId, error: &io::Error) -> Error {
+    unusable(format!("cannot map the bytes of region {id}: {error}"))
 }
 
 fn unusable(text: String) -> Error {
     Error::new(ErrorKind::BadStore, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::CrashDisk;
+    use forebay_shm::SLOT;
+
+    const GEOMETRY: Geometry = Geometry { regions: 1, size: 64 << 10, slots: 32 };
+    const OURS: Incarnation = Incarnation(7);
+    const ID: RegionId = RegionId(0);
+    /// The last byte of a young journal's header that is not zero: the lowest of its number.
+    const LAST: usize = 48;
+
+    fn open(disk: &CrashDisk) -> Opened {
+        Region::open(disk, GEOMETRY, OURS, ID).unwrap()
+    }
+
+    /// A region that was used again some times, as found on the disk; its header comes next.
+    fn used(times: u32) -> (CrashDisk, [u8; SLOT], u32) {
+        let disk = CrashDisk::default();
+        let region = Region::create(&disk, GEOMETRY, OURS, ID, 1, Some(Uid(5))).unwrap();
+        for _ in 0..times {
+            assert!(region.arena.reset());
+            region.renew_header(&disk, Some(Uid(5))).unwrap();
+        }
+        let next = Header { sequence: u64::from(times) + 2, generation: times + 2, ..region.header(None) };
+        (disk, next.encode(), GEOMETRY.header_slot(next.sequence))
+    }
+
+    #[test]
+    fn whoever_dies_inside_a_header_leaves_the_one_before() {
+        for times in 0..3 {
+            for written in 0..=SLOT {
+                let (disk, next, slot) = used(times);
+                let log = disk.open(&log_name(ID)).unwrap().unwrap();
+                let at = u64::from(slot) * SLOT as u64;
+                std::os::unix::fs::FileExt::write_all_at(&log, &next[..written], at).unwrap();
+                let opened = open(&disk);
+                // The last bytes of a header are zeros, which are there before they are written.
+                let whole = written > LAST;
+                let expected = if whole { (times + 2, None) } else { (times + 1, Some(Uid(5))) };
+                assert_eq!(
+                    (opened.generation, opened.uid),
+                    (Some(expected.0), expected.1),
+                    "{written} bytes"
+                );
+                assert_eq!(opened.fault, None);
+                // The next one goes over the torn one, and is found.
+                opened.region.set_header(Some(Uid(9)));
+                assert_eq!(open(&disk).uid, Some(Uid(9)), "{written} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_dies_while_a_region_is_made_loses_nothing() {
+        for written in 0..=LAST {
+            let (disk, _, _) = used(0);
+            let first = GEOMETRY.header_slot(1) as usize * SLOT;
+            let mut log = disk.read(&log_name(ID));
+            log[first + written..first + SLOT].fill(0);
+            let disk =
+                CrashDisk::holding([(log_name(ID), log), (data_name(ID), vec![1; GEOMETRY.size as usize])]);
+            let opened = open(&disk);
+            assert_eq!(
+                (opened.generation, opened.uid, opened.fault),
+                (Some(1), None, None),
+                "{written} bytes"
+            );
+            let zeros = disk.read(&data_name(ID)).iter().all(|&byte| byte == 0);
+            assert!(zeros, "{written} bytes: a new region holds nobody's bytes");
+        }
+    }
 }

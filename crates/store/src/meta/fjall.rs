@@ -6,13 +6,12 @@
 //! read sees a batch that is being applied in part.
 
 use super::flush::Flusher;
-use super::{Batch, Kv, Visit};
+use super::{Batch, Kv, Visit, quiet};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use forebay_model::{Bytes, Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::{Bound, ControlFlow};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 const KEYSPACE: &str = "meta";
@@ -132,16 +131,16 @@ fn after_prefix(prefix: &[u8]) -> Bound<Vec<u8>> {
     Bound::Excluded(end)
 }
 
-/// Runs something of fjall. On damaged files it panics in places where it should return an error; the files
-/// are the world, so a panic becomes an error here, at the edge. fjall's locks refuse further writes after one.
+/// Runs something of fjall. Its locks refuse further writes after a panic.
 fn guarded<T>(dir: &Path, doing: &str, run: impl FnOnce() -> fjall::Result<T>) -> Result<T> {
-    match catch_unwind(AssertUnwindSafe(run)) {
+    match quiet::run(run) {
         Ok(result) => result.map_err(|cause| explain(dir, doing, &cause)),
-        Err(_) => {
-            let text = "its files are damaged: restore them from a copy, or make a new store";
-            Err(Error::new(ErrorKind::BadStore, failed(dir, doing, text)))
-        }
+        Err(said) => Err(Error::new(ErrorKind::BadStore, failed(dir, doing, &damaged(&said)))),
     }
+}
+
+fn damaged(how: &str) -> String {
+    format!("its files are damaged ({how}): restore them from a copy, or make a new store")
 }
 
 fn failed(dir: &Path, doing: &str, why: &str) -> String {
@@ -154,19 +153,20 @@ fn explain(dir: &Path, doing: &str, cause: &fjall::Error) -> Error {
         fjall::Error::Locked => {
             (ErrorKind::BadStore, "another process has it open: stop that server first".to_owned())
         }
-        fjall::Error::Poisoned => (
-            ErrorKind::Io,
-            "an earlier write failed, so it takes no more: see the first error, then restart the server"
-                .to_owned(),
-        ),
+        // A worker of fjall's may have met the damage, with nobody to tell.
+        fjall::Error::Poisoned => match quiet::last() {
+            Some(said) => (ErrorKind::BadStore, damaged(&said)),
+            None => (
+                ErrorKind::Io,
+                "an earlier write failed, so it takes no more: see the first error, then restart the server"
+                    .to_owned(),
+            ),
+        },
         fjall::Error::InvalidVersion(_) => (
             ErrorKind::BadStore,
             "it has a format of another version: use the program that made it".to_owned(),
         ),
-        other => (
-            ErrorKind::BadStore,
-            format!("its files are damaged ({other:?}): restore them from a copy, or make a new store"),
-        ),
+        other => (ErrorKind::BadStore, damaged(&format!("{other:?}"))),
     };
     Error::new(kind, failed(dir, doing, &why))
 }

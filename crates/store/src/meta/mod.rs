@@ -4,13 +4,17 @@
 //! |---|---|---|
 //! | `i` file | inode | names |
 //! | `e` directory, hash of name, name | entry | names |
+//! | `d` directory | what its entries here add to its attributes | names |
 //! | `x` file, name | extended attribute | names |
 //! | `o` file | (orphan: no name left, maybe open) | names |
 //! | `n` | whose namespace this is; first id never handed out | names |
+//! | `p` intent | parts that this server has prepared | names |
+//! | `t` intent | done; who has to hear of it | names |
 //! | `s` file | size and last write | data |
 //! | `z` file, stamp | zeros: start and end | data |
 //! | `c` | clock: the last stamp noted | data |
 //! | `k` | the key that seals tokens | server |
+//! | `m` | the servers of the service, and the stores they were met with | server |
 //! | `h` second, job | what a job wrote and read | server |
 //! | `b` file | where a file is behind, and what was seen there | server |
 //! | `w` stamp | a change behind that was begun | server |
@@ -19,6 +23,7 @@
 mod fjall;
 mod flush;
 mod memory;
+mod quiet;
 
 pub use self::fjall::FjallKv;
 pub use memory::{Fault, MemoryKv};

@@ -1,8 +1,8 @@
 //! Attributes, and who may change them.
 
-use super::{Inode, Names, SET_GID, SET_UID, demand, is_owner, no_file};
+use super::{Attempt, Body, Extent, Inode, Names, SET_GID, SET_UID, demand, is_owner};
 use forebay_model::{
-    Access, Change, Error, ErrorKind, FileId, FileKind, Identity, Result, SetTime, Stamp, Time,
+    Access, Change, Error, ErrorKind, FileId, FileKind, Identity, Result, SetTime, Stamp, Striping, Time,
 };
 
 impl Names {
@@ -28,38 +28,18 @@ impl Names {
         Ok(inode)
     }
 
-    /// Fails unless `who` could have come to this file by a path: by one of its names, with search permission on
-    /// every directory from the root down. For requests that name a file by nothing but its id.
-    pub fn reach(&self, who: &Identity, file: FileId) -> Result<()> {
-        let inode = self.inode(file)?;
-        if inode.kind() == FileKind::Directory {
-            return self.reach_directory(who, file);
-        }
-        let mut refusal = no_file(file);
-        for &dir in &inode.parents {
-            let reached = self
-                .directory(dir)
-                .and_then(|inode| demand(who, dir, &inode, Access::EXECUTE))
-                .and_then(|()| self.reach_directory(who, dir));
-            match reached {
-                Ok(()) => return Ok(()),
-                Err(error) => refusal = error,
-            }
-        }
-        Err(refusal)
-    }
-
     /// What a symbolic link says.
     pub fn read_link(&self, file: FileId) -> Result<Vec<u8>> {
         match self.inode(file)?.body {
-            super::Body::Symlink { target } => Ok(target),
+            Body::Symlink { target } => Ok(target),
             _ => Err(Error::new(ErrorKind::Invalid, format!("file {file} is not a symbolic link"))),
         }
     }
 
     /// Changes attributes, all that are asked for or none.
-    pub fn set_attr(&self, who: &Identity, file: FileId, change: &Change, now: Stamp) -> Result<Inode> {
+    pub fn set_attr(&self, who: &Identity, file: FileId, change: &Change, now: Stamp) -> Attempt<Inode> {
         let _held = self.locks.hold(&[file]);
+        self.holds.file_is_free(file)?;
         let mut edit = self.edit();
         let inode = edit.inode(file)?;
         if *change == Change::default() {
@@ -68,10 +48,55 @@ impl Names {
         demand_owner_change(who, file, inode, change)?;
         demand_mode_change(who, file, inode, change)?;
         demand_time_change(who, file, inode, change)?;
+        if self.is_several() && inode.kind() == FileKind::Directory && is_seen_by_others(change) {
+            self.copies.demand_none_lent(file)?;
+        }
         apply(who, inode, change, now);
         let result = inode.clone();
         edit.commit()?;
         Ok(result)
+    }
+
+    /// Says how files that will be made in a directory are laid out.
+    pub fn set_striping(
+        &self,
+        who: &Identity,
+        dir: FileId,
+        new: Option<Striping>,
+        now: Stamp,
+    ) -> Attempt<Inode> {
+        let _held = self.locks.hold(&[dir]);
+        self.holds.file_is_free(dir)?;
+        let mut edit = self.edit();
+        let inode = edit.inode(dir)?;
+        owner_only(who, dir, inode, "layout")?;
+        if self.is_several() {
+            self.copies.demand_none_lent(dir)?;
+        }
+        match &mut inode.body {
+            Body::Directory { striping, .. } => *striping = new,
+            _ => {
+                let text = format!("file {dir} is not a directory: its layout was fixed when it was made");
+                return Err(Error::new(ErrorKind::NotDirectory, text).into());
+            }
+        }
+        inode.new_epoch();
+        inode.changed(now);
+        let result = inode.clone();
+        edit.commit()?;
+        Ok(result)
+    }
+
+    /// Notes what is known of the length of a file whose bytes several servers hold.
+    pub fn note_extent(&self, file: FileId, new: Extent) -> Result<()> {
+        let _held = self.locks.hold(&[file]);
+        let mut edit = self.edit();
+        match &mut edit.inode(file)?.body {
+            Body::File { extent, .. } if *extent == new => return Ok(()),
+            Body::File { extent, .. } => *extent = new,
+            _ => return Err(Error::new(ErrorKind::Invalid, format!("file {file} has no bytes"))),
+        }
+        edit.commit()
     }
 
     /// Somebody other than the superuser changes the bytes of a file: it must no longer run with its owner's or its
@@ -92,13 +117,11 @@ impl Names {
         inode.changed(now);
         edit.commit()
     }
+}
 
-    fn reach_directory(&self, who: &Identity, dir: FileId) -> Result<()> {
-        if who.is_root() {
-            return Ok(());
-        }
-        self.climb(dir, |id, inode| demand(who, id, inode, Access::EXECUTE).map(|()| true))
-    }
+/// Whether copies of a directory would no longer be true.
+fn is_seen_by_others(change: &Change) -> bool {
+    change.mode.is_some() || change.uid.is_some() || change.gid.is_some()
 }
 
 fn apply(who: &Identity, inode: &mut Inode, change: &Change, now: Stamp) {
@@ -129,7 +152,7 @@ fn apply(who: &Identity, inode: &mut Inode, change: &Change, now: Stamp) {
         inode.mtime = moment(mtime);
         inode.mtime_set = now;
     }
-    if change.mode.is_some() || change.uid.is_some() || change.gid.is_some() {
+    if is_seen_by_others(change) {
         inode.new_epoch();
     }
     inode.changed(now);

@@ -1,7 +1,7 @@
 //! Names of what was found behind.
 
 use super::key::{self, Target};
-use super::{Body, Inode, Names, damaged, taken};
+use super::{Attempt, Body, Inode, Names, damaged, taken};
 use crate::meta::Batch;
 use forebay_model::{FileId, FileKind, Gid, Name, Result, Stamp, Time, Uid};
 use std::ops::ControlFlow;
@@ -33,19 +33,17 @@ impl Names {
         arrival: Arrival,
         now: Stamp,
         with: impl FnOnce(FileId) -> Result<Batch>,
-    ) -> Result<(FileId, Inode)> {
+    ) -> Attempt<(FileId, Inode)> {
         let _held = self.locks.hold(&[dir]);
         let mut edit = self.edit();
-        let parent = edit.directory(dir)?;
+        self.dir(dir)?;
         if self.entry(dir, name)?.is_some() {
-            return Err(taken(dir, name));
+            return Err(taken(dir, name).into());
         }
         let Arrival { body, mode, owner, atime, mtime, ctime } = arrival;
         let inode = Inode { atime, mtime, ctime, ..Inode::new(body, dir, mode & 0o7777, owner, now) };
         let kind = inode.kind();
-        if kind == FileKind::Directory {
-            parent.count_subdir(dir, 1)?;
-        }
+        edit.count(dir, i32::from(kind == FileKind::Directory))?;
         let file = self.ids.next(&*self.kv)?;
         edit.make(file, inode.clone());
         edit.put_entry(dir, name, Target { file, kind });

@@ -1,9 +1,10 @@
 //! One change of the namespace: inodes are read, changed in memory, and written together.
 
 use super::key::{self, Target};
+use super::share::Share;
 use super::{Inode, Names, no_file};
 use crate::meta::Batch;
-use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result};
+use forebay_model::{FileId, Name, Result, Stamp};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -12,6 +13,7 @@ use std::sync::atomic::Ordering;
 pub(super) struct Edit<'a> {
     names: &'a Names,
     inodes: BTreeMap<FileId, Inode>,
+    shares: BTreeMap<FileId, Share>,
     batch: Batch,
     made: u64,
     gone: u64,
@@ -19,7 +21,8 @@ pub(super) struct Edit<'a> {
 
 impl<'a> Edit<'a> {
     pub(super) fn new(names: &'a Names) -> Edit<'a> {
-        Edit { names, inodes: BTreeMap::new(), batch: Batch::default(), made: 0, gone: 0 }
+        let (inodes, shares) = (BTreeMap::new(), BTreeMap::new());
+        Edit { names, inodes, shares, batch: Batch::default(), made: 0, gone: 0 }
     }
 
     /// An inode, to be read or changed; whatever is changed is written by [`Edit::commit`].
@@ -31,12 +34,28 @@ impl<'a> Edit<'a> {
         Ok(self.inodes.get_mut(&id).expect("it was just put there"))
     }
 
-    pub(super) fn directory(&mut self, id: FileId) -> Result<&mut Inode> {
-        let inode = self.inode(id)?;
-        if inode.kind() != FileKind::Directory {
-            return Err(Error::new(ErrorKind::NotDirectory, format!("file {id} is not a directory")));
-        }
-        Ok(inode)
+    /// Notes that entries of a directory changed here, and by how many those of directories.
+    pub(super) fn entries_changed(&mut self, dir: FileId, subdirs: i32, now: Stamp) -> Result<()> {
+        let share = self.share(dir)?;
+        self.shares.insert(dir, share.changed(dir, subdirs, now)?);
+        Ok(())
+    }
+
+    /// Counts directories that were in a directory already, unknown.
+    pub(super) fn count(&mut self, dir: FileId, subdirs: i32) -> Result<()> {
+        let share = self.share(dir)?;
+        self.shares.insert(dir, share.counted(dir, subdirs)?);
+        Ok(())
+    }
+
+    fn share(&self, dir: FileId) -> Result<Share> {
+        self.shares.get(&dir).copied().map_or_else(|| self.names.share(dir), Ok)
+    }
+
+    /// Forgets what was counted for a directory that is gone.
+    pub(super) fn drop_share(&mut self, dir: FileId) {
+        self.shares.remove(&dir);
+        self.batch.remove(key::share(dir));
     }
 
     /// Adds a new inode.
@@ -103,6 +122,9 @@ impl<'a> Edit<'a> {
     pub(super) fn into_batch(mut self) -> Batch {
         for (id, inode) in &self.inodes {
             self.batch.put(key::inode(*id), inode.encode());
+        }
+        for (dir, share) in &self.shares {
+            self.batch.put(key::share(*dir), share.encode());
         }
         self.batch
     }

@@ -5,7 +5,7 @@ use crate::meta::{Batch, Kv};
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
 use std::sync::{Mutex, PoisonError};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// How many ids are taken from the store at a time; a restart wastes those that were not used.
 const CHUNK: u64 = 1 << 16;
 /// Ids of a server are below this.
@@ -35,6 +35,15 @@ impl Mark {
     pub(super) fn load(kv: &dyn Kv) -> Result<Mark> {
         let none = "the store holds no namespace: make one with \"forebay up\" in an empty directory";
         let value = kv.get(&key::ids())?.ok_or_else(|| Error::new(ErrorKind::BadStore, none))?;
+        if let Some(&version) = value.first()
+            && version < VERSION
+        {
+            let text = format!(
+                "the namespace has format {version}, and this program knows format {VERSION}: copy the files out with \
+                 the program that made the store, then make a new one"
+            );
+            return Err(Error::new(ErrorKind::BadStore, text));
+        }
         let parts = match value.as_slice() {
             [VERSION, high, low, next @ ..] => next.try_into().ok().map(|next| (*high, *low, next)),
             _ => None,
@@ -71,9 +80,40 @@ impl Ids {
         Ok(Ids { server, first: mark.next, free: Mutex::new(Free { next: mark.next, end: mark.next }) })
     }
 
+    pub(super) fn server(&self) -> ServerId {
+        self.server
+    }
+
     /// The first id that this process can hand out.
     pub(super) fn first(&self) -> FileId {
         FileId::made_by(self.server, self.first.min(END - 1))
+    }
+
+    /// The first id that was not handed out.
+    pub(super) fn peek(&self) -> FileId {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        FileId::made_by(self.server, free.next.min(END - 1))
+    }
+
+    /// Hands out nothing below `count` from now on.
+    pub(super) fn skip(&self, kv: &dyn Kv, count: u64) -> Result<()> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if count <= free.next {
+            return Ok(());
+        }
+        let end = count.min(END).max(free.end);
+        self.mark(kv, end)?;
+        *free = Free { next: count.min(END), end };
+        Ok(())
+    }
+
+    fn mark(&self, kv: &dyn Kv, end: u64) -> Result<()> {
+        let mut batch = Batch::default();
+        batch.put(key::ids(), Mark { server: self.server, next: end }.encode());
+        kv.commit(batch)?;
+        // Bytes in regions carry ids too, and may outlive this mark in a crash of the machine unless it is
+        // durable first: an id given twice would bring them back to life in another file.
+        kv.sync()
     }
 
     pub(super) fn next(&self, kv: &dyn Kv) -> Result<FileId> {
@@ -86,12 +126,7 @@ impl Ids {
                     format!("server {} has used all its ids", self.server),
                 ));
             }
-            let mut batch = Batch::default();
-            batch.put(key::ids(), Mark { server: self.server, next: end }.encode());
-            kv.commit(batch)?;
-            // Bytes in regions carry ids too, and may outlive this mark in a crash of the machine unless it is
-            // durable first: an id given twice would bring them back to life in another file.
-            kv.sync()?;
+            self.mark(kv, end)?;
             free.end = end;
         }
         free.next += 1;

@@ -1,13 +1,16 @@
 //! Inodes: everything about a file but its names' text, its size and its bytes.
 
 use super::damaged;
-use forebay_model::{Attr, FileId, FileKind, Gid, Incarnation, Layout, Result, Special, Stamp, Time, Uid};
+use super::talk::DirCopy;
+use forebay_model::{
+    Attr, FileId, FileKind, Gid, Incarnation, Layout, Name, Result, Special, Stamp, Striping, Time, Uid,
+};
 use serde::{Deserialize, Serialize};
 
 /// Most names that one file can have.
 pub const MAX_LINKS: usize = 1024;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// What `stat` says of a directory's length: entries are not counted.
 const DIRECTORY_SIZE: u64 = 4096;
 
@@ -41,15 +44,19 @@ pub enum Body {
     File {
         /// Which servers hold its bytes.
         layout: Layout,
-        /// Which lives of their stores.
+        /// Which lives of their stores, in the same order.
         incarnations: Vec<Incarnation>,
+        /// What is known of its length while several servers hold its bytes.
+        extent: Extent,
     },
     /// A directory.
     Directory {
-        /// How many directories it holds.
-        subdirs: u32,
-        /// Grows whenever mode, owner, group or parent change, so that copies elsewhere can be told apart.
+        /// Grows whenever mode, owner, group, parent or name change, so that copies elsewhere can be told apart.
         epoch: u64,
+        /// What it is called in its parent; the root has no name.
+        name: Option<Name>,
+        /// How the files that are made in it are laid out, if that was said.
+        striping: Option<Striping>,
     },
     /// A symbolic link.
     Symlink {
@@ -63,15 +70,28 @@ pub enum Body {
     },
 }
 
-/// What the data knows about a file.
+/// What the inode of a file says about its length. With one server in the layout, that server knows.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Extent {
+    /// It has at least so many bytes.
+    pub least: u64,
+    /// The last write that was noted.
+    pub touched: Option<Stamp>,
+    /// Whether somebody may have written since; then the servers of the layout have to be asked.
+    pub unsettled: bool,
+}
+
+/// What the data knows about a file, and the homes of its entries about a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Facts {
     /// Its length in bytes.
     pub size: u64,
-    /// Its last write, truncation or punch.
+    /// Its last write, truncation or punch; of a directory, the last change of an entry.
     pub touched: Option<Stamp>,
     /// Bytes of it that the buffer holds.
     pub buffered: u64,
+    /// How many directories it holds.
+    pub subdirs: u32,
 }
 
 impl Inode {
@@ -101,16 +121,6 @@ impl Inode {
         }
     }
 
-    /// How many names it has; for a directory, 2 and one for each directory in it.
-    #[must_use]
-    pub fn links(&self) -> u32 {
-        match self.body {
-            Body::Directory { subdirs, .. } => subdirs.saturating_add(2),
-            // At most MAX_LINKS.
-            _ => self.parents.len() as u32,
-        }
-    }
-
     /// The directory that holds it, unless it has no name left; of a file with many names, one of them.
     #[must_use]
     pub fn parent(&self) -> Option<FileId> {
@@ -125,7 +135,11 @@ impl Inode {
             id,
             kind: self.kind(),
             mode: self.mode,
-            links: self.links(),
+            links: match self.body {
+                Body::Directory { .. } => facts.subdirs.saturating_add(2),
+                // At most MAX_LINKS.
+                _ => self.parents.len() as u32,
+            },
             uid: self.uid,
             gid: self.gid,
             size: match &self.body {
@@ -141,13 +155,6 @@ impl Inode {
         }
     }
 
-    /// Notes that an entry of this directory changed.
-    pub(super) fn entries_changed(&mut self, now: Stamp) {
-        self.mtime = Time::from(now);
-        self.mtime_set = now;
-        self.changed(now);
-    }
-
     /// Notes that the inode changed.
     pub(super) fn changed(&mut self, now: Stamp) {
         self.ctime = Time::from(now);
@@ -160,15 +167,22 @@ impl Inode {
         }
     }
 
-    /// Adds a directory to those that this one holds, or takes one away.
-    pub(super) fn count_subdir(&mut self, id: FileId, by: i32) -> Result<()> {
-        let Body::Directory { subdirs, .. } = &mut self.body else {
-            return Err(damaged(format!("file {id} holds a directory but is none")));
+    /// What others may know of a directory.
+    pub(super) fn copy(&self) -> DirCopy {
+        let (epoch, name, striping) = match &self.body {
+            Body::Directory { epoch, name, striping } => (*epoch, name.clone(), *striping),
+            _ => (0, None, None),
         };
-        *subdirs = subdirs
-            .checked_add_signed(by)
-            .ok_or_else(|| damaged(format!("directory {id} miscounts the directories in it")))?;
-        Ok(())
+        let parent = self.parent().unwrap_or(FileId::ROOT);
+        DirCopy { mode: self.mode, uid: self.uid, gid: self.gid, parent, name, striping, epoch }
+    }
+
+    /// Notes what a directory is called from now on.
+    pub(super) fn call(&mut self, new: &Name) {
+        if let Body::Directory { name, .. } = &mut self.body {
+            *name = Some(new.clone());
+        }
+        self.new_epoch();
     }
 
     /// Takes away one name in `dir`.
@@ -181,12 +195,7 @@ impl Inode {
     }
 
     pub(super) fn noun(&self) -> &'static str {
-        match self.kind() {
-            FileKind::File => "file",
-            FileKind::Directory => "directory",
-            FileKind::Symlink => "symbolic link",
-            FileKind::Special(_) => "special file",
-        }
+        noun(self.kind())
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -208,11 +217,26 @@ impl Inode {
     }
 
     fn is_sane(&self) -> bool {
-        let names = match self.body {
+        let names = match &self.body {
             Body::Directory { .. } => self.parents.len() == 1,
             _ => self.parents.len() <= MAX_LINKS,
         };
+        let layout = match &self.body {
+            Body::File { layout, incarnations, .. } => {
+                !layout.servers.is_empty() && layout.servers.len() == incarnations.len() && layout.stripe > 0
+            }
+            _ => true,
+        };
         let times = [self.atime, self.mtime, self.ctime];
-        names && self.mode <= 0o7777 && times.iter().all(|time| time.nanos < 1_000_000_000)
+        names && layout && self.mode <= 0o7777 && times.iter().all(|time| time.nanos < 1_000_000_000)
+    }
+}
+
+pub(super) fn noun(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::File => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symbolic link",
+        FileKind::Special(_) => "special file",
     }
 }

@@ -1,13 +1,18 @@
 //! Keys of the namespace, and the value of an entry.
 
 use super::damaged;
+use super::talk::IntentId;
 use forebay_model::{FileId, FileKind, Name, Result, Special};
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub(super) const INODES: &[u8] = b"i";
 pub(super) const ENTRIES: &[u8] = b"e";
 pub(super) const XATTRS: &[u8] = b"x";
 pub(super) const ORPHANS: &[u8] = b"o";
+pub(super) const SHARES: &[u8] = b"d";
+pub(super) const PREPARED: &[u8] = b"p";
+pub(super) const DECIDED: &[u8] = b"t";
 const VERSION: u8 = 1;
 const ID: usize = 8;
 
@@ -21,6 +26,20 @@ pub(super) fn inode(id: FileId) -> Vec<u8> {
 
 pub(super) fn orphan(id: FileId) -> Vec<u8> {
     join(ORPHANS, id)
+}
+
+pub(super) fn share(dir: FileId) -> Vec<u8> {
+    join(SHARES, dir)
+}
+
+/// Where the parts of an intent are noted that this server prepared.
+pub(super) fn prepared(intent: IntentId) -> Vec<u8> {
+    join(PREPARED, intent.0)
+}
+
+/// Where it is noted that an intent is done, and who has to hear of it.
+pub(super) fn decided(intent: IntentId) -> Vec<u8> {
+    join(DECIDED, intent.0)
 }
 
 /// The prefix of all entries of a directory.
@@ -75,10 +94,12 @@ pub(super) fn split_entry(key: &[u8]) -> Result<(FileId, u64, Name)> {
 }
 
 /// What an entry leads to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Target {
-    pub(super) file: FileId,
-    pub(super) kind: FileKind,
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Target {
+    /// Which file.
+    pub file: FileId,
+    /// What it is.
+    pub kind: FileKind,
 }
 
 impl Target {

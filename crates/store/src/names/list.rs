@@ -1,7 +1,7 @@
 //! Listing directories.
 
 use super::key::{self, Target};
-use super::{Names, demand};
+use super::{Attempt, Names, demand};
 use forebay_model::{Access, FileId, FileKind, Identity, Name, Result};
 use std::ops::ControlFlow;
 
@@ -22,7 +22,7 @@ pub struct Entry {
 }
 
 impl Names {
-    /// About `limit` entries behind a cookie (0 for the beginning), and where to go on unless that was all.
+    /// About `limit` of the entries that are at home here, behind a cookie (0 for the beginning), and where to go on unless that was all.
     ///
     /// Entries that are there all the time between the first call and the last are listed once.
     pub fn read_dir(
@@ -31,9 +31,9 @@ impl Names {
         dir: FileId,
         cookie: u64,
         limit: usize,
-    ) -> Result<(Vec<Entry>, Option<u64>)> {
-        let inode = self.directory(dir)?;
-        demand(who, dir, &inode, Access::READ)?;
+    ) -> Attempt<(Vec<Entry>, Option<u64>)> {
+        demand(who, dir, &self.dir(dir)?, Access::READ)?;
+        self.holds.entries_are_settled(dir)?;
         let limit = limit.clamp(1, MAX_LISTED);
         let mut entries: Vec<Entry> = Vec::new();
         let (mut more, mut bad) = (false, None);
@@ -59,7 +59,7 @@ impl Names {
             }
         })?;
         let next = if more { entries.last().map(|last| last.cookie) } else { None };
-        bad.map_or(Ok((entries, next)), Err)
+        Ok(bad.map_or(Ok((entries, next)), Err)?)
     }
 }
 

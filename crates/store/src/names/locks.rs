@@ -28,6 +28,15 @@ impl Locks {
         let mut wanted: Vec<_> = ids.iter().map(|id| (id.0 % STRIPES) as usize).collect();
         wanted.sort_unstable();
         wanted.dedup();
+        self.take(wanted)
+    }
+
+    /// Takes them all.
+    pub(super) fn hold_all(&self) -> Held<'_> {
+        self.take((0..STRIPES as usize).collect())
+    }
+
+    fn take(&self, wanted: Vec<usize>) -> Held<'_> {
         // The locks guard records in the store, which change in whole batches: a panic leaves nothing half done.
         let lock = |stripe: usize| self.stripes[stripe].lock().unwrap_or_else(PoisonError::into_inner);
         Held { _stripes: wanted.into_iter().map(lock).collect() }

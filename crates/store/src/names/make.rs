@@ -1,14 +1,16 @@
 //! New files, directories and links.
 
 use super::key::Target;
-use super::{Body, Inode, MAX_LINKS, Names, SET_GID, demand, no_file, taken};
+use super::{
+    Attempt, Body, DirCopy, Extent, Inode, MAX_LINKS, Names, Obstacle, SET_GID, demand, no_file, taken,
+};
 use forebay_model::{
     Access, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Layout, MAX_PATH, Name, Result,
     Special, Stamp,
 };
 
 impl Names {
-    /// Makes an empty file whose bytes will be held by this life of the store.
+    /// Makes an empty file whose bytes will be held by these lives of the stores in its layout.
     #[expect(clippy::too_many_arguments, reason = "each is a different thing that a new file needs to know")]
     pub fn create_file(
         &self,
@@ -17,14 +19,14 @@ impl Names {
         name: &Name,
         mode: u16,
         layout: Layout,
-        incarnation: Incarnation,
+        incarnations: Vec<Incarnation>,
         now: Stamp,
-    ) -> Result<(FileId, Inode)> {
-        let body = Body::File { layout, incarnations: vec![incarnation] };
+    ) -> Attempt<(FileId, Inode)> {
+        let body = Body::File { layout, incarnations, extent: Extent::default() };
         self.make(who, dir, name, mode & 0o7777, body, now)
     }
 
-    /// Makes an empty directory.
+    /// Makes an empty directory, whose files are laid out as those of its parent.
     pub fn make_dir(
         &self,
         who: &Identity,
@@ -32,8 +34,8 @@ impl Names {
         name: &Name,
         mode: u16,
         now: Stamp,
-    ) -> Result<(FileId, Inode)> {
-        let body = Body::Directory { subdirs: 0, epoch: 0 };
+    ) -> Attempt<(FileId, Inode)> {
+        let body = Body::Directory { epoch: 0, name: Some(name.clone()), striping: None };
         self.make(who, dir, name, mode & 0o1777, body, now)
     }
 
@@ -45,16 +47,18 @@ impl Names {
         name: &Name,
         target: &[u8],
         now: Stamp,
-    ) -> Result<(FileId, Inode)> {
+    ) -> Attempt<(FileId, Inode)> {
         if target.is_empty() {
-            return Err(Error::new(ErrorKind::NotFound, "a symbolic link cannot lead to the empty path"));
+            let text = "a symbolic link cannot lead to the empty path";
+            return Err(Error::new(ErrorKind::NotFound, text).into());
         }
         if target.len() >= MAX_PATH {
             let text = format!("the target of a symbolic link has fewer than {MAX_PATH} bytes");
-            return Err(Error::new(ErrorKind::NameTooLong, text));
+            return Err(Error::new(ErrorKind::NameTooLong, text).into());
         }
         if target.contains(&0) {
-            return Err(Error::new(ErrorKind::Invalid, "the target of a symbolic link holds no NUL byte"));
+            let text = "the target of a symbolic link holds no NUL byte";
+            return Err(Error::new(ErrorKind::Invalid, text).into());
         }
         self.make(who, dir, name, 0o777, Body::Symlink { target: target.to_vec() }, now)
     }
@@ -68,37 +72,30 @@ impl Names {
         mode: u16,
         special: Special,
         now: Stamp,
-    ) -> Result<(FileId, Inode)> {
+    ) -> Attempt<(FileId, Inode)> {
         if matches!(special, Special::Character(_) | Special::Block(_)) && !who.is_root() {
             let text = format!("only the superuser may make a device, not user {}", who.uid);
-            return Err(Error::new(ErrorKind::NotPermitted, text));
+            return Err(Error::new(ErrorKind::NotPermitted, text).into());
         }
         self.make(who, dir, name, mode & 0o7777, Body::Special { special }, now)
     }
 
     /// Gives a file one more name.
-    pub fn link(&self, who: &Identity, file: FileId, dir: FileId, name: &Name, now: Stamp) -> Result<Inode> {
+    pub fn link(&self, who: &Identity, file: FileId, dir: FileId, name: &Name, now: Stamp) -> Attempt<Inode> {
         let _held = self.locks.hold(&[file, dir]);
+        self.vacant(who, dir, &self.dir(dir)?, name)?;
+        if !self.is_here(file) {
+            return Err(Obstacle::Several.into());
+        }
+        self.holds.file_is_free(file)?;
         let mut edit = self.edit();
-        self.vacant(who, dir, edit.directory(dir)?, name)?;
         let inode = edit.inode(file)?;
         let kind = inode.kind();
-        match kind {
-            FileKind::Directory => {
-                let text = format!("file {file} is a directory: it cannot have a second name");
-                return Err(Error::new(ErrorKind::NotPermitted, text));
-            }
-            _ if inode.parents.is_empty() => return Err(no_file(file)),
-            _ if inode.parents.len() >= MAX_LINKS => {
-                let text = format!("file {file} has {MAX_LINKS} names: it cannot have more");
-                return Err(Error::new(ErrorKind::LinkLimit, text));
-            }
-            _ => {}
-        }
+        demand_linkable(file, inode)?;
         inode.parents.push(dir);
         inode.changed(now);
         let result = inode.clone();
-        edit.inode(dir)?.entries_changed(now);
+        edit.entries_changed(dir, 0, now)?;
         edit.put_entry(dir, name, Target { file, kind });
         edit.commit()?;
         Ok(result)
@@ -112,18 +109,19 @@ impl Names {
         mode: u16,
         body: Body,
         now: Stamp,
-    ) -> Result<(FileId, Inode)> {
+    ) -> Attempt<(FileId, Inode)> {
         let _held = self.locks.hold(&[dir]);
         let mut edit = self.edit();
-        let parent = edit.directory(dir)?;
-        self.vacant(who, dir, parent, name)?;
-        let (mode, gid) = inherit(who, parent, mode, &body);
-        parent.entries_changed(now);
+        let parent = self.dir(dir)?;
+        self.vacant(who, dir, &parent, name)?;
+        let (mode, gid) = inherit(who, &parent, mode, &body);
+        let body = match body {
+            Body::Directory { epoch, name, .. } => Body::Directory { epoch, name, striping: parent.striping },
+            other => other,
+        };
         let inode = Inode::new(body, dir, mode, (who.uid, gid), now);
         let kind = inode.kind();
-        if kind == FileKind::Directory {
-            parent.count_subdir(dir, 1)?;
-        }
+        edit.entries_changed(dir, i32::from(kind == FileKind::Directory), now)?;
         let file = self.ids.next(&*self.kv)?;
         edit.make(file, inode.clone());
         edit.put_entry(dir, name, Target { file, kind });
@@ -132,18 +130,36 @@ impl Names {
     }
 
     /// Fails unless `who` may make this entry. That a name is taken is said before that it could not be made,
-    /// because it can be seen by whoever may search the directory.
-    fn vacant(&self, who: &Identity, dir: FileId, inode: &Inode, name: &Name) -> Result<()> {
-        demand(who, dir, inode, Access::EXECUTE)?;
+    /// because it can be seen by whoever may search the directory. The caller holds the directory's stripe.
+    pub(super) fn vacant(&self, who: &Identity, dir: FileId, copy: &DirCopy, name: &Name) -> Attempt<()> {
+        self.demand_home(dir, name)?;
+        demand(who, dir, copy, Access::EXECUTE)?;
+        self.holds.entry_is_free(dir, name)?;
         if self.entry(dir, name)?.is_some() {
-            return Err(taken(dir, name));
+            return Err(taken(dir, name).into());
         }
-        demand(who, dir, inode, Access::ENTRIES)
+        Ok(demand(who, dir, copy, Access::ENTRIES)?)
+    }
+}
+
+/// Fails unless a file can have one more name.
+pub(super) fn demand_linkable(file: FileId, inode: &Inode) -> Result<()> {
+    match inode.kind() {
+        FileKind::Directory => {
+            let text = format!("file {file} is a directory: it cannot have a second name");
+            Err(Error::new(ErrorKind::NotPermitted, text))
+        }
+        _ if inode.parents.is_empty() => Err(no_file(file)),
+        _ if inode.parents.len() >= MAX_LINKS => {
+            let text = format!("file {file} has {MAX_LINKS} names: it cannot have more");
+            Err(Error::new(ErrorKind::LinkLimit, text))
+        }
+        _ => Ok(()),
     }
 }
 
 /// The mode and group of something new: a set-group-id directory hands on its group, and the bit to directories.
-fn inherit(who: &Identity, parent: &Inode, mode: u16, body: &Body) -> (u16, Gid) {
+fn inherit(who: &Identity, parent: &DirCopy, mode: u16, body: &Body) -> (u16, Gid) {
     let inherits = parent.mode & SET_GID != 0;
     let gid = if inherits { parent.gid } else { who.gid };
     let mode = match body {

@@ -2,9 +2,12 @@
 
 use super::edit::Edit;
 use super::key::{self, Target};
-use super::{Inode, MAX_TRIES, Names, STICKY, contended, damaged, demand, is_owner, no_entry};
+use super::{
+    Attempt, DirCopy, Inode, MAX_TRIES, Names, Obstacle, STICKY, contended, damaged, demand, is_owner,
+    no_entry,
+};
 use crate::meta::Batch;
-use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, Name, Result, Stamp};
+use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, Name, Result, Stamp, Uid};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
@@ -32,7 +35,7 @@ pub enum Fate {
 
 impl Names {
     /// Removes a name of something that is not a directory.
-    pub fn unlink(&self, who: &Identity, dir: FileId, name: &Name, now: Stamp) -> Result<Unlinked> {
+    pub fn unlink(&self, who: &Identity, dir: FileId, name: &Name, now: Stamp) -> Attempt<Unlinked> {
         self.unlink_via(who, dir, name, now, |_, batch| self.kv.commit(batch))
     }
 
@@ -45,12 +48,12 @@ impl Names {
         name: &Name,
         now: Stamp,
         via: impl FnMut(&Unlinked, Batch) -> Result<()>,
-    ) -> Result<Unlinked> {
+    ) -> Attempt<Unlinked> {
         self.remove(who, dir, name, now, false, via)
     }
 
     /// Removes an empty directory.
-    pub fn remove_dir(&self, who: &Identity, dir: FileId, name: &Name, now: Stamp) -> Result<Unlinked> {
+    pub fn remove_dir(&self, who: &Identity, dir: FileId, name: &Name, now: Stamp) -> Attempt<Unlinked> {
         self.remove_dir_via(who, dir, name, now, |_, batch| self.kv.commit(batch))
     }
 
@@ -62,7 +65,7 @@ impl Names {
         name: &Name,
         now: Stamp,
         via: impl FnMut(&Unlinked, Batch) -> Result<()>,
-    ) -> Result<Unlinked> {
+    ) -> Attempt<Unlinked> {
         self.remove(who, dir, name, now, true, via)
     }
 
@@ -105,31 +108,37 @@ impl Names {
         now: Stamp,
         want_dir: bool,
         mut via: impl FnMut(&Unlinked, Batch) -> Result<()>,
-    ) -> Result<Unlinked> {
+    ) -> Attempt<Unlinked> {
+        self.demand_home(dir, name)?;
         for _ in 0..MAX_TRIES {
             let seen = self.entry(dir, name)?;
             let _held = self.locks.hold(&[dir, seen.map_or(dir, |target| target.file)]);
-            let mut edit = self.edit();
-            let parent = edit.directory(dir)?.clone();
+            let parent = self.dir(dir)?;
             demand(who, dir, &parent, Access::EXECUTE)?;
+            self.holds.entry_is_free(dir, name)?;
             let target = self.entry(dir, name)?.ok_or_else(|| no_entry(dir, name))?;
             if seen != Some(target) {
                 continue;
             }
+            if self.concerns_others(target) {
+                return Err(Obstacle::Several.into());
+            }
+            self.holds.file_is_free(target.file)?;
+            let mut edit = self.edit();
             let inode = edit.inode(target.file)?;
             may_take(who, dir, &parent, name, inode)?;
-            match (want_dir, target.kind == FileKind::Directory) {
-                (true, false) => return Err(not_directory(dir, name)),
-                (false, true) => return Err(is_directory(dir, name)),
-                _ => {}
-            }
-            edit.inode(dir)?.entries_changed(now);
+            demand_kind(dir, name, target, want_dir)?;
             let unlinked = self.drop_name(&mut edit, dir, target, now)?;
             edit.remove_entry(dir, name);
             edit.commit_via(|batch| via(&unlinked, batch))?;
             return Ok(unlinked);
         }
-        Err(contended(dir, name))
+        Err(contended(dir, name).into())
+    }
+
+    /// Whether other servers have a say in what becomes of a name.
+    pub(super) fn concerns_others(&self, target: Target) -> bool {
+        self.is_several() && (target.kind == FileKind::Directory || !self.is_here(target.file))
     }
 
     /// Takes a name in `dir` from a file, and ends the file if that was its last. The entry is the caller's.
@@ -141,29 +150,17 @@ impl Names {
         now: Stamp,
     ) -> Result<Unlinked> {
         let file = target.file;
-        if target.kind == FileKind::Directory {
+        let is_dir = target.kind == FileKind::Directory;
+        if is_dir {
             self.demand_empty(file)?;
-            edit.inode(dir)?.count_subdir(dir, -1)?;
+            edit.drop_share(file);
         }
-        let inode = edit.inode(file)?;
-        inode.leave(file, dir)?;
-        inode.changed(now);
-        let inode = inode.clone();
-        let fate = match target.kind {
-            FileKind::Directory => Fate::Gone,
-            _ if !inode.parents.is_empty() => Fate::Named,
-            FileKind::Symlink | FileKind::Special(_) => Fate::Gone,
-            FileKind::File => Fate::Orphaned,
-        };
-        match fate {
-            Fate::Named => {}
-            Fate::Orphaned => edit.orphan(file),
-            Fate::Gone => edit.erase(file)?,
-        }
-        Ok(Unlinked { file, inode, fate })
+        edit.entries_changed(dir, -i32::from(is_dir), now)?;
+        lose_name(edit, file, dir, now)
     }
 
-    fn demand_empty(&self, dir: FileId) -> Result<()> {
+    /// Fails unless a directory has no entries here.
+    pub(super) fn demand_empty(&self, dir: FileId) -> Result<()> {
         let mut empty = true;
         self.kv.scan(&key::entries(dir), &[], &mut |_, _| {
             empty = false;
@@ -176,24 +173,62 @@ impl Names {
     }
 }
 
+/// Takes a name in `dir` from an inode, and ends it if that was its last.
+pub(super) fn lose_name(edit: &mut Edit<'_>, file: FileId, dir: FileId, now: Stamp) -> Result<Unlinked> {
+    let inode = edit.inode(file)?;
+    inode.leave(file, dir)?;
+    inode.changed(now);
+    let inode = inode.clone();
+    let fate = match inode.kind() {
+        FileKind::Directory => Fate::Gone,
+        _ if !inode.parents.is_empty() => Fate::Named,
+        FileKind::Symlink | FileKind::Special(_) => Fate::Gone,
+        FileKind::File => Fate::Orphaned,
+    };
+    match fate {
+        Fate::Named => {}
+        Fate::Orphaned => edit.orphan(file),
+        Fate::Gone => edit.erase(file)?,
+    }
+    Ok(Unlinked { file, inode, fate })
+}
+
 /// Fails unless `who` may take a name out of a directory: in a sticky one only owners may.
 pub(super) fn may_take(
     who: &Identity,
     dir: FileId,
-    parent: &Inode,
+    parent: &DirCopy,
     name: &Name,
     inode: &Inode,
 ) -> Result<()> {
     demand(who, dir, parent, Access::ENTRIES)?;
-    if parent.mode & STICKY == 0 || is_owner(who, parent) || is_owner(who, inode) {
-        return Ok(());
+    match is_restricted(who, parent) && !is_owner(who, inode) {
+        true => Err(sticky(who, dir, parent.uid, name, inode)),
+        false => Ok(()),
     }
+}
+
+/// Whether `who` may take out of a directory only what is his own.
+pub(super) fn is_restricted(who: &Identity, parent: &DirCopy) -> bool {
+    parent.mode & STICKY != 0 && !is_owner(who, parent)
+}
+
+pub(super) fn sticky(who: &Identity, dir: FileId, owner: Uid, name: &Name, inode: &Inode) -> Error {
     let text = format!(
-        "directory {dir} is sticky: only its owner (user {}) and the owner of {name:?} (user {}) may remove or \
+        "directory {dir} is sticky: only its owner (user {owner}) and the owner of {name:?} (user {}) may remove or \
          rename that, not user {}",
-        parent.uid, inode.uid, who.uid
+        inode.uid, who.uid
     );
-    Err(Error::new(ErrorKind::NotPermitted, text))
+    Error::new(ErrorKind::NotPermitted, text)
+}
+
+/// Fails if a directory was wanted and there is none, or the other way round.
+pub(super) fn demand_kind(dir: FileId, name: &Name, target: Target, want_dir: bool) -> Result<()> {
+    match (want_dir, target.kind == FileKind::Directory) {
+        (true, false) => Err(not_directory(dir, name)),
+        (false, true) => Err(is_directory(dir, name)),
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn is_directory(dir: FileId, name: &Name) -> Error {

@@ -3,21 +3,10 @@
 use super::edit::Edit;
 use super::key::Target;
 use super::remove::{Unlinked, is_directory, may_take, not_directory};
-use super::{Inode, MAX_TRIES, Names, contended, damaged, demand, no_entry, taken};
+use super::{Attempt, DirCopy, MAX_TRIES, Names, Obstacle, contended, demand, no_entry, taken};
 use crate::meta::Batch;
-use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, Name, Result, Stamp};
+use forebay_model::{Access, Error, ErrorKind, FileId, FileKind, Identity, Name, RenameMode, Result, Stamp};
 use std::sync::PoisonError;
-
-/// How a rename treats an existing target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RenameMode {
-    /// Replaces a file or an empty directory.
-    Replace,
-    /// Refuses.
-    NoReplace,
-    /// Swaps the two.
-    Exchange,
-}
 
 /// What a rename does.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,18 +21,18 @@ pub struct Renamed {
 
 /// A name in a directory.
 #[derive(Clone, Copy)]
-struct Place<'a> {
-    dir: FileId,
-    name: &'a Name,
+pub(super) struct Place<'a> {
+    pub(super) dir: FileId,
+    pub(super) name: &'a Name,
 }
 
-/// One end of a move, once everything is locked.
-struct Moves<'a> {
-    from: Place<'a>,
-    to: Place<'a>,
-    source: Target,
-    target: Option<Target>,
-    mode: RenameMode,
+/// Both ends of a move, and what is there.
+pub(super) struct Moves<'a> {
+    pub(super) from: Place<'a>,
+    pub(super) to: Place<'a>,
+    pub(super) source: Target,
+    pub(super) target: Option<Target>,
+    pub(super) mode: RenameMode,
 }
 
 impl Names {
@@ -58,7 +47,7 @@ impl Names {
         to_name: &Name,
         mode: RenameMode,
         now: Stamp,
-    ) -> Result<Option<Unlinked>> {
+    ) -> Attempt<Option<Unlinked>> {
         self.rename_via(who, dir, name, to_dir, to_name, mode, now, |_, batch| self.kv.commit(batch))
     }
 
@@ -75,7 +64,11 @@ impl Names {
         mode: RenameMode,
         now: Stamp,
         mut via: impl FnMut(&Renamed, Batch) -> Result<()>,
-    ) -> Result<Option<Unlinked>> {
+    ) -> Attempt<Option<Unlinked>> {
+        self.demand_home(dir, name)?;
+        if self.home(to_dir, to_name) != self.server() {
+            return Err(Obstacle::Several.into());
+        }
         let (from, to) = (Place { dir, name }, Place { dir: to_dir, name: to_name });
         for _ in 0..MAX_TRIES {
             let seen = (self.entry(dir, name)?, self.entry(to_dir, to_name)?);
@@ -85,25 +78,26 @@ impl Names {
                 .then(|| self.tree.lock().unwrap_or_else(PoisonError::into_inner));
             let ids = [Some(dir), Some(to_dir), seen.0.map(|t| t.file), seen.1.map(|t| t.file)];
             let _held = self.locks.hold(&ids.into_iter().flatten().collect::<Vec<_>>());
-            let mut edit = self.edit();
-            demand(who, dir, edit.directory(dir)?, Access::EXECUTE)?;
-            demand(who, to_dir, edit.directory(to_dir)?, Access::EXECUTE)?;
+            let dirs = (self.searched(who, dir)?, self.searched(who, to_dir)?);
+            self.holds.entry_is_free(dir, name)?;
+            self.holds.entry_is_free(to_dir, to_name)?;
             let found = (self.entry(dir, name)?, self.entry(to_dir, to_name)?);
             if found != seen {
                 continue;
             }
-            let moves = match (found.0, found.1, mode) {
-                (None, ..) => return Err(no_entry(dir, name)),
-                (_, None, RenameMode::Exchange) => return Err(no_entry(to_dir, to_name)),
-                (_, Some(_), RenameMode::NoReplace) => return Err(taken(to_dir, to_name)),
-                (Some(source), target, mode) => Moves { from, to, source, target, mode },
-            };
+            let moves = Moves::new(from, to, found, mode)?;
+            let ends = [Some(moves.source), moves.target];
+            if ends.into_iter().flatten().any(|target| self.concerns_others(target)) {
+                return Err(Obstacle::Several.into());
+            }
             self.demand_no_loop(&moves)?;
             // Two names of one file, or one name twice: POSIX wants that nothing happens.
-            if moves.target.is_some_and(|target| target.file == moves.source.file) {
+            if moves.is_nothing() {
                 return Ok(None);
             }
-            moves.demand_permission(who, &mut edit)?;
+            ends.into_iter().flatten().try_for_each(|target| self.holds.file_is_free(target.file))?;
+            let mut edit = self.edit();
+            moves.demand_permission(who, (&dirs.0, &dirs.1), &mut edit)?;
             let replaced = self.carry_out(&mut edit, &moves, now)?;
             let source = (moves.source.file, moves.source.kind);
             let renamed =
@@ -111,17 +105,22 @@ impl Names {
             edit.commit_via(|batch| via(&renamed, batch))?;
             return Ok(renamed.replaced);
         }
-        Err(contended(dir, name))
+        Err(contended(dir, name).into())
+    }
+
+    /// A directory that `who` may search.
+    pub(super) fn searched(&self, who: &Identity, dir: FileId) -> Attempt<DirCopy> {
+        let copy = self.dir(dir)?;
+        demand(who, dir, &copy, Access::EXECUTE)?;
+        Ok(copy)
     }
 
     fn carry_out(&self, edit: &mut Edit<'_>, moves: &Moves<'_>, now: Stamp) -> Result<Option<Unlinked>> {
         let Moves { from, to, source, target, mode } = *moves;
-        edit.inode(from.dir)?.entries_changed(now);
-        edit.inode(to.dir)?.entries_changed(now);
         let mut replaced = None;
         match (mode, target) {
             (RenameMode::Exchange, Some(target)) => {
-                shift(edit, target, to.dir, from.dir, now)?;
+                shift(edit, target, to, from, now)?;
                 edit.put_entry(from.dir, from.name, target);
             }
             (_, target) => {
@@ -131,18 +130,18 @@ impl Names {
                 edit.remove_entry(from.dir, from.name);
             }
         }
-        shift(edit, source, from.dir, to.dir, now)?;
+        shift(edit, source, from, to, now)?;
         edit.put_entry(to.dir, to.name, source);
         Ok(replaced)
     }
 
     /// Fails if a directory would end up in itself. The caller holds the tree lock.
-    fn demand_no_loop(&self, moves: &Moves<'_>) -> Result<()> {
+    pub(super) fn demand_no_loop(&self, moves: &Moves<'_>) -> Attempt<()> {
         if moves.from.dir == moves.to.dir {
             return Ok(());
         }
         if moves.source.kind == FileKind::Directory && self.is_within(moves.to.dir, moves.source.file)? {
-            return Err(into_itself(moves.from));
+            return Err(into_itself(moves.from).into());
         }
         match moves.target {
             Some(target)
@@ -154,67 +153,51 @@ impl Names {
                         ErrorKind::NotEmpty,
                         format!("{:?} in directory {} is not empty", moves.to.name, moves.to.dir),
                     ),
-                })
+                }
+                .into())
             }
             _ => Ok(()),
         }
     }
-
-    /// Whether directory `inner` is `outer` or somewhere below it.
-    fn is_within(&self, inner: FileId, outer: FileId) -> Result<bool> {
-        let mut found = inner == outer;
-        self.climb(inner, |id, _| {
-            found |= id == outer;
-            Ok(!found)
-        })?;
-        Ok(found)
-    }
-
-    /// Shows the directories above `id`, one after the other up to the root, until `visit` says no. Starts again
-    /// when a directory moves and its former parent goes meanwhile.
-    pub(super) fn climb(
-        &self,
-        id: FileId,
-        mut visit: impl FnMut(FileId, &Inode) -> Result<bool>,
-    ) -> Result<()> {
-        let mut inode = self.directory(id)?;
-        let (mut at, mut steps, mut tries) = (id, 0, 0);
-        while at != FileId::ROOT {
-            let above = inode.parent().ok_or_else(|| damaged(format!("directory {at} has no parent")))?;
-            // More steps than there are directories: they lead in a circle.
-            if steps > self.count() || tries > MAX_TRIES {
-                return Err(damaged(format!("directory {id} is not below the root")));
-            }
-            (at, inode) = match self.find_inode(above)? {
-                Some(inode) => (above, inode),
-                None => {
-                    (steps, tries) = (0, tries + 1);
-                    (at, inode) = (id, self.directory(id)?);
-                    continue;
-                }
-            };
-            steps += 1;
-            if !visit(at, &inode)? {
-                break;
-            }
-        }
-        Ok(())
-    }
 }
 
-impl Moves<'_> {
-    fn demand_permission(&self, who: &Identity, edit: &mut Edit<'_>) -> Result<()> {
-        let (from, to) = (edit.inode(self.from.dir)?.clone(), edit.inode(self.to.dir)?.clone());
+impl<'a> Moves<'a> {
+    /// What is to be moved, if what was found at both ends allows it.
+    pub(super) fn new(
+        from: Place<'a>,
+        to: Place<'a>,
+        (source, target): (Option<Target>, Option<Target>),
+        mode: RenameMode,
+    ) -> Result<Moves<'a>> {
+        match (source, target, mode) {
+            (None, ..) => Err(no_entry(from.dir, from.name)),
+            (_, None, RenameMode::Exchange) => Err(no_entry(to.dir, to.name)),
+            (_, Some(_), RenameMode::NoReplace) => Err(taken(to.dir, to.name)),
+            (Some(source), target, mode) => Ok(Moves { from, to, source, target, mode }),
+        }
+    }
+
+    /// Whether both names lead to one file.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.target.is_some_and(|target| target.file == self.source.file)
+    }
+
+    fn demand_permission(
+        &self,
+        who: &Identity,
+        (from, to): (&DirCopy, &DirCopy),
+        edit: &mut Edit<'_>,
+    ) -> Result<()> {
         let source = edit.inode(self.source.file)?.clone();
-        may_take(who, self.from.dir, &from, self.from.name, &source)?;
+        may_take(who, self.from.dir, from, self.from.name, &source)?;
         let target = match self.target {
             Some(target) => Some((target, edit.inode(target.file)?.clone())),
             None => None,
         };
         match &target {
-            None => demand(who, self.to.dir, &to, Access::ENTRIES)?,
+            None => demand(who, self.to.dir, to, Access::ENTRIES)?,
             Some((target, inode)) => {
-                may_take(who, self.to.dir, &to, self.to.name, inode)?;
+                may_take(who, self.to.dir, to, self.to.name, inode)?;
                 self.demand_alike(*target)?;
             }
         }
@@ -234,7 +217,7 @@ impl Moves<'_> {
     }
 
     /// A directory replaces only a directory, anything else only something that is none.
-    fn demand_alike(&self, target: Target) -> Result<()> {
+    pub(super) fn demand_alike(&self, target: Target) -> Result<()> {
         let is_dir = |target: Target| target.kind == FileKind::Directory;
         match (self.mode, is_dir(self.source), is_dir(target)) {
             (RenameMode::Exchange, ..) => Ok(()),
@@ -245,19 +228,18 @@ impl Moves<'_> {
     }
 }
 
-/// Lets a file know that one of its names went to another directory, and the directories too.
-fn shift(edit: &mut Edit<'_>, target: Target, from: FileId, to: FileId, now: Stamp) -> Result<()> {
+/// Lets a file know that one of its names went to another place, and the directories too.
+fn shift(edit: &mut Edit<'_>, target: Target, from: Place<'_>, to: Place<'_>, now: Stamp) -> Result<()> {
+    let moved = from.dir != to.dir;
+    let by = i32::from(moved && target.kind == FileKind::Directory);
+    edit.entries_changed(from.dir, -by, now)?;
+    edit.entries_changed(to.dir, by, now)?;
     let inode = edit.inode(target.file)?;
     inode.changed(now);
-    if from == to {
-        return Ok(());
-    }
-    inode.leave(target.file, from)?;
-    inode.parents.push(to);
-    if target.kind == FileKind::Directory {
-        inode.new_epoch();
-        edit.inode(from)?.count_subdir(from, -1)?;
-        edit.inode(to)?.count_subdir(to, 1)?;
+    inode.call(to.name);
+    if moved {
+        inode.leave(target.file, from.dir)?;
+        inode.parents.push(to.dir);
     }
     Ok(())
 }

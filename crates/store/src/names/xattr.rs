@@ -9,7 +9,7 @@
 //! All others are not supported.
 
 use super::{FileId, Inode, Names, STICKY, damaged, demand, is_owner, key};
-use forebay_model::{Access, Error, ErrorKind, FileKind, Identity, Name, Result, Stamp};
+use forebay_model::{Access, Error, ErrorKind, FileKind, Identity, Name, Result, Stamp, XattrMode};
 use std::ops::ControlFlow;
 
 /// Most bytes in the value of one attribute.
@@ -18,17 +18,6 @@ pub const MAX_XATTR: usize = 64 << 10;
 pub const MAX_XATTRS: usize = 256 << 10;
 /// Most bytes in the names of all attributes of one file, each with a NUL: what Linux can list.
 const MAX_LIST: usize = 64 << 10;
-
-/// How setting an attribute treats one that is there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum XattrMode {
-    /// Creates or replaces.
-    Any,
-    /// Only creates.
-    Create,
-    /// Only replaces.
-    Replace,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Space {

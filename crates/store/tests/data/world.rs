@@ -1,5 +1,6 @@
 //! A store's bytes on a disk that can lose power, and small tools to drive it.
 
+use forebay_dice::Dice;
 use forebay_model::{ErrorKind, FileId, Incarnation, JobId, Result, Span, Uid};
 use forebay_store::{
     Batch, CrashDisk, Data, Filled, Geometry, Kv, MemoryKv, NoRings, Piece, Place, Recovery, Start,
@@ -9,38 +10,6 @@ use std::sync::{Arc, Mutex};
 
 pub(crate) const INCARNATION: Incarnation = Incarnation(7);
 pub(crate) const SMALL: Geometry = Geometry { regions: 12, size: 16 << 10, slots: 48 };
-
-/// Numbers that look random and can be had again.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
-    }
-
-    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| 1 + self.below(255) as u8).collect()
-    }
-}
-
-/// The seed of this run.
-pub(crate) fn seed() -> u64 {
-    std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
-}
-
-/// How many rounds a driver runs: a few, or as long as a soak asks for.
-pub(crate) fn rounds(usual: u64) -> impl Iterator<Item = u64> {
-    let soak = std::env::var("FOREBAY_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
-    let start = std::time::Instant::now();
-    (0..).take_while(move |&round| match soak {
-        Some(seconds) => start.elapsed().as_secs() < seconds,
-        None => round < usual,
-    })
-}
 
 /// The bytes of files in the back end. Whatever is put there is durable.
 pub(crate) type Beyond = Arc<Mutex<HashMap<FileId, Vec<u8>>>>;
@@ -163,7 +132,7 @@ pub(crate) const FILES: u64 = 6;
 pub(crate) const LONGEST: u64 = 12 << 10;
 
 impl Op {
-    pub(crate) fn random(random: &mut Random) -> Op {
+    pub(crate) fn random(random: &mut Dice) -> Op {
         let small = random.below(3) > 0;
         let len = 1 + random.below(if small { 300 } else { 5000 });
         let offset = random.below(LONGEST - len);

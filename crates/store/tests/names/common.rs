@@ -1,51 +1,15 @@
 //! What the tests share.
 
+use forebay_dice::Dice;
 use forebay_model::{
-    Error, ErrorKind, FileId, Gid, Identity, Incarnation, Layout, Name, Result, ServerId, Stamp, Uid,
+    Attr, Error, ErrorKind, FileId, Gid, Identity, Incarnation, Layout, Name, Result, ServerId, Stamp, Uid,
 };
-use forebay_store::{Batch, Inode, Kv, MemoryKv, Names, Visit, Walked};
+use forebay_store::{Batch, Inode, Kv, MemoryKv, Names, Root, Visit, Walked};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) const SERVER: ServerId = ServerId(0);
 pub(crate) const ROOT: FileId = FileId::ROOT;
-
-/// The seed of this run: `FOREBAY_SEED`, or the same one every time.
-pub(crate) fn seed() -> u64 {
-    match std::env::var("FOREBAY_SEED") {
-        Ok(text) => text.parse().expect("FOREBAY_SEED is a number"),
-        Err(_) => 0x5eed,
-    }
-}
-
-/// A small random generator (splitmix64).
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    pub(crate) fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        &from[self.below(from.len())]
-    }
-}
 
 pub(crate) fn name(text: &str) -> Name {
     Name::new(text).expect("a good name")
@@ -62,8 +26,13 @@ pub(crate) fn user(uid: u32, gid: u32, groups: &[u32]) -> Identity {
 /// A fresh namespace in memory whose root everybody may write.
 pub(crate) fn fresh() -> World {
     let kv = Arc::new(MemoryKv::new());
-    Names::format(&*kv, SERVER, (Uid(0), Gid(0)), 0o777, Stamp(1)).expect("an empty store can be formatted");
+    Names::format(&*kv, SERVER, Some(open_root()), Stamp(1)).expect("an empty store can be formatted");
     World { names: open(kv.clone()), kv, now: AtomicU64::new(1000) }
+}
+
+/// A root directory that everybody may write.
+pub(crate) fn open_root() -> Root {
+    Root { owner: (Uid(0), Gid(0)), mode: 0o777 }
 }
 
 pub(crate) fn open(kv: Arc<dyn Kv>) -> Names {
@@ -83,7 +52,7 @@ impl<K> Jittery<K> {
 
     fn wait(&self) {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        match Random::new(call).below(4) {
+        match Dice::new(call).below(4) {
             0 => std::thread::sleep(std::time::Duration::from_micros(call % 64)),
             1 => std::thread::yield_now(),
             _ => {}
@@ -129,7 +98,21 @@ impl World {
         match self.names.walk(&Identity::root(), ROOT, path.as_bytes(), false)? {
             Walked::Found(id, inode) => Ok((id, *inode)),
             Walked::Link { .. } => Err(Error::new(ErrorKind::TooManyLinks, "a link in the way")),
+            Walked::At { .. } | Walked::Elsewhere { .. } => {
+                Err(Error::new(ErrorKind::Unsupported, "it is somewhere else"))
+            }
         }
+    }
+
+    /// How many links `stat` shows.
+    pub(crate) fn links(&self, path: &str) -> u32 {
+        self.attr(path).links
+    }
+
+    /// What `stat` shows.
+    pub(crate) fn attr(&self, path: &str) -> Attr {
+        let (id, inode) = self.at(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        inode.attr(id, &self.names.share(id).expect("readable").into())
     }
 
     pub(crate) fn id(&self, path: &str) -> FileId {
@@ -144,17 +127,17 @@ impl World {
 
     pub(crate) fn create(&self, who: &Identity, path: &str, mode: u16) -> Result<(FileId, Inode)> {
         let (dir, last) = self.split(path);
-        self.names.create_file(who, dir, &last, mode, layout(), Incarnation(7), self.now())
+        Ok(self.names.create_file(who, dir, &last, mode, layout(), vec![Incarnation(7)], self.now())?)
     }
 
     pub(crate) fn make_dir(&self, who: &Identity, path: &str, mode: u16) -> Result<(FileId, Inode)> {
         let (dir, last) = self.split(path);
-        self.names.make_dir(who, dir, &last, mode, self.now())
+        Ok(self.names.make_dir(who, dir, &last, mode, self.now())?)
     }
 
     pub(crate) fn symlink(&self, who: &Identity, path: &str, target: &str) -> Result<(FileId, Inode)> {
         let (dir, last) = self.split(path);
-        self.names.symlink(who, dir, &last, target.as_bytes(), self.now())
+        Ok(self.names.symlink(who, dir, &last, target.as_bytes(), self.now())?)
     }
 
     /// Runs a script as root: `d PATH MODE`, `f PATH MODE`, `s PATH TARGET`, `l PATH NEW`, each with the uid and
@@ -191,9 +174,9 @@ impl World {
 }
 
 /// What a result came to, for tables: `ok` or the kind of error.
-pub(crate) fn outcome<T>(result: &Result<T>) -> String {
+pub(crate) fn outcome<T, E: Clone + Into<Error>>(result: &Result<T, E>) -> String {
     match result {
         Ok(_) => "ok".to_owned(),
-        Err(error) => format!("{:?}", error.kind()),
+        Err(error) => format!("{:?}", error.clone().into().kind()),
     }
 }

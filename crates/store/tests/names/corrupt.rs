@@ -1,8 +1,9 @@
 //! Damaged records and files: a clear error, no panic.
 
-use crate::common::{ROOT, Random, SERVER, fresh, name, open, seed};
-use forebay_model::{Bytes, Change, ErrorKind, FileId, Gid, Identity, Stamp, Uid};
-use forebay_store::{Batch, FjallKv, Kv, MemoryKv, Names, RenameMode, XattrMode, check};
+use crate::common::{ROOT, SERVER, fresh, name, open, open_root};
+use forebay_dice::{Dice, alone, rounds, seed};
+use forebay_model::{Bytes, Change, Error, ErrorKind, FileId, Identity, Stamp, Uid};
+use forebay_store::{Attempt, Batch, FjallKv, Kv, MemoryKv, Names, RenameMode, Stopped, XattrMode, check};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,18 +26,20 @@ fn exercise(kv: &Arc<MemoryKv>) -> Vec<ErrorKind> {
         Err(error) => return vec![error.kind()],
     };
     let mut kinds = Vec::new();
-    let mut told = |result: forebay_model::Result<()>| kinds.extend(result.err().map(|error| error.kind()));
+    let mut told = |result: Attempt<()>| {
+        kinds.extend(result.err().map(|stopped| Error::from(stopped).kind()));
+    };
     for id in (1..10).map(FileId) {
         let now = Stamp(99);
-        told(names.inode(id).map(|_| ()));
+        told(names.inode(id).map(|_| ()).map_err(Stopped::from));
         told(names.reach(&root, id));
         told(names.read_dir(&root, id, 0, 100).map(|_| ()));
-        told(names.list_xattrs(&root, id).map(|_| ()));
-        told(names.set_xattr(&root, id, &name("user.n"), b"v", XattrMode::Any, now));
+        told(names.list_xattrs(&root, id).map(|_| ()).map_err(Stopped::from));
+        told(names.set_xattr(&root, id, &name("user.n"), b"v", XattrMode::Any, now).map_err(Stopped::from));
         told(names.set_attr(&root, id, &Change { uid: Some(Uid(3)), ..Change::default() }, now).map(|_| ()));
         told(names.make_dir(&root, id, &name("new"), 0o700, now).map(|_| ()));
         told(names.rename(&root, id, &name("new"), ROOT, &name("n"), RenameMode::Replace, now).map(|_| ()));
-        told(names.bury(id).map(|_| ()));
+        told(names.bury(id).map(|_| ()).map_err(Stopped::from));
         for text in ["a", "f", "s", "n", "new"] {
             told(names.lookup(&root, id, &name(text)).map(|_| ()));
             told(names.unlink(&root, id, &name(text), now).map(|_| ()));
@@ -44,7 +47,7 @@ fn exercise(kv: &Arc<MemoryKv>) -> Vec<ErrorKind> {
         }
     }
     told(names.walk(&root, ROOT, b"a/b/../f", true).map(|_| ()));
-    told(names.orphans().map(|_| ()));
+    told(names.orphans().map(|_| ()).map_err(Stopped::from));
     kinds
 }
 
@@ -148,7 +151,7 @@ fn copy(from: &Path, to: &Path) {
 /// A store with tables and a journal that is not padded, so that copies are cheap and every flip hits something.
 fn small_store(dir: &Path) {
     let kv: Arc<dyn Kv> = Arc::new(FjallKv::create(dir, Bytes::mib(1)).expect("a new store"));
-    Names::format(&*kv, SERVER, (Uid(0), Gid(0)), 0o777, Stamp(1)).expect("an empty store");
+    Names::format(&*kv, SERVER, Some(open_root()), Stamp(1)).expect("an empty store");
     let names = open(kv.clone());
     for count in 0..5000 {
         let file = name(&format!("directory-with-a-long-name-{count}"));
@@ -159,25 +162,32 @@ fn small_store(dir: &Path) {
     drop(FjallKv::open(dir, Bytes::mib(1)).expect("sound"));
 }
 
+/// Bytes of address space: fjall's own threads have stacks and arenas.
+const MEMORY: u64 = 4 << 30;
+
 #[test]
 fn random_damage_to_the_files_never_panics() {
+    alone("corrupt::random_damage_to_the_files_never_panics", MEMORY, damage);
+}
+
+fn damage() {
     let base = seed();
-    let mut random = Random::new(base);
+    let mut random = Dice::new(base);
     let dir = tempfile::tempdir().expect("a temporary directory");
     small_store(dir.path());
     let mut refused = 0;
-    for round in 0..60 {
+    for round in rounds(60) {
         let copied = tempfile::tempdir().expect("a temporary directory");
         copy(dir.path(), copied.path());
         let victim = random.pick(&files(copied.path())).clone();
         let mut bytes = std::fs::read(&victim).expect("readable");
         match random.below(4) {
-            0 => bytes.truncate(random.below(bytes.len() + 1)),
+            0 => bytes.truncate(random.index(bytes.len() + 1)),
             1 => bytes.clear(),
             _ if bytes.is_empty() => continue,
             _ => {
                 for _ in 0..=random.below(8) {
-                    let index = random.below(bytes.len());
+                    let index = random.index(bytes.len());
                     bytes[index] ^= 1 << random.below(8);
                 }
             }

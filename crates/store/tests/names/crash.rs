@@ -1,18 +1,19 @@
 //! Crashes and failing disks: whatever prefix of the commits survives, the namespace is sound.
 
-use crate::common::{ROOT, SERVER, fresh, name, open, outcome, seed, user};
+use crate::common::{ROOT, SERVER, fresh, name, open, open_root, outcome, user};
 use crate::model::Model;
 use crate::random::{Author, compare, step};
-use forebay_model::{Error, ErrorKind, Gid, Identity, Stamp, Uid};
+use forebay_dice::{rounds, seed};
+use forebay_model::{Error, ErrorKind, Identity, Stamp};
 use forebay_store::{Fault, Kv, MemoryKv, Names, RenameMode, check};
 use std::sync::Arc;
 
 #[test]
 fn random_histories_cut_anywhere_are_sound() {
     let base = seed();
-    for round in 0..6 {
+    for round in rounds(6) {
         let kv = Arc::new(MemoryKv::new());
-        Names::format(&*kv, SERVER, (Uid(0), Gid(0)), 0o777, Stamp(1)).expect("an empty store");
+        Names::format(&*kv, SERVER, Some(open_root()), Stamp(1)).expect("an empty store");
         let (names, mut model) = (open(kv.clone()), Model::new(0o777, Stamp(1)));
         let mut author = Author::new(base.wrapping_add(round));
         for number in 1..=400 {
@@ -53,7 +54,7 @@ fn disk_full() -> Error {
 fn random_failures_of_the_disk_change_nothing() {
     let base = seed();
     let kv = Arc::new(MemoryKv::new());
-    Names::format(&*kv, SERVER, (Uid(0), Gid(0)), 0o777, Stamp(1)).expect("an empty store");
+    Names::format(&*kv, SERVER, Some(open_root()), Stamp(1)).expect("an empty store");
     let (names, mut model) = (open(kv.clone()), Model::new(0o777, Stamp(1)));
     let mut author = Author::new(base);
     let mut failed = 0;
@@ -79,7 +80,7 @@ fn random_failures_of_the_disk_change_nothing() {
                 .expect("and back");
             let moved = model.nodes.get_mut(&ROOT).expect("a root");
             (moved.mtime, moved.ctime) = (now.into(), now.into());
-            let (file, _) = names.lookup(&root, ROOT, &name("a")).expect("there");
+            let file = names.lookup(&root, ROOT, &name("a")).expect("there").file();
             model.nodes.get_mut(&file).expect("in the model too").ctime = now.into();
         }
         compare(&names, &model)

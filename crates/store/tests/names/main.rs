@@ -1,13 +1,19 @@
 //! The namespace and the metadata store under it: tables, a reference model, crashes, threads, damage.
 
+mod clients;
+mod cluster;
 mod common;
 mod corrupt;
 mod crash;
 mod disk;
+mod leases;
+mod mending;
 mod model;
 mod operations;
+mod pairs;
 mod permissions;
 mod random;
+mod several;
 mod threads;
 mod walking;
 mod xattrs;

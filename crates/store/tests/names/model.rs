@@ -73,6 +73,7 @@ pub(crate) enum Answer {
 
 pub(crate) type Outcome = Result<Answer, ErrorKind>;
 
+#[derive(Clone)]
 pub(crate) struct Model {
     pub(crate) nodes: BTreeMap<FileId, Node>,
 }
@@ -91,6 +92,11 @@ impl Model {
             _ => None,
         });
         entries.flat_map(BTreeMap::values).filter(|&&target| target == file).count()
+    }
+
+    /// What a name leads to.
+    pub(crate) fn child(&self, dir: FileId, name: &Name) -> Option<FileId> {
+        self.entries(dir).ok()?.get(name).copied()
     }
 
     /// The link count that `stat` should show.

@@ -1,7 +1,7 @@
 //! Who may do what.
 
 use crate::common::{ROOT, World, fresh, name, outcome, user};
-use forebay_model::{Access, Change, FileKind, Gid, Identity, SetTime, Stamp, Time, Uid};
+use forebay_model::{Access, Change, Error, FileKind, Gid, Identity, SetTime, Stamp, Time, Uid};
 use forebay_store::RenameMode;
 
 fn alice() -> Identity {
@@ -171,7 +171,7 @@ fn who_may_change_attributes_and_what_becomes_of_the_mode() {
             }
             Err(error) => {
                 assert_eq!(after, before, "{order}: all or nothing");
-                format!("{:?}", error.kind())
+                format!("{:?}", Error::from(error).kind())
             }
         };
         assert_eq!(told, expected, "user {} on {what} {mode:o}: {order}", who.uid);

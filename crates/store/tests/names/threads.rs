@@ -1,7 +1,8 @@
 //! Many at once.
 
-use crate::common::{Jittery, ROOT, Random, SERVER, World, fresh, layout, name, open, outcome, seed, user};
-use forebay_model::{Bytes, ErrorKind, FileId, Gid, Identity, Incarnation, Stamp, Uid};
+use crate::common::{Jittery, ROOT, SERVER, World, fresh, layout, name, open, open_root, outcome, user};
+use forebay_dice::{Dice, seed};
+use forebay_model::{Bytes, Error, ErrorKind, FileId, Identity, Incarnation, Stamp};
 use forebay_store::{Fate, FjallKv, Kv, Names, RenameMode, check};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -124,22 +125,22 @@ fn a_directory_is_not_removed_under_a_new_entry() {
 
 /// Random work of one thread in a few shared directories; readers run in between.
 fn work(names: &Names, dirs: &[FileId], seed: u64, clock: &AtomicU64, steps: u32) {
-    let mut random = Random::new(seed);
+    let mut random = Dice::new(seed);
     let who = Identity::root();
     for _ in 0..steps {
         let now = Stamp(clock.fetch_add(1, Ordering::Relaxed));
         let (dir, to_dir) = (*random.pick(dirs), *random.pick(dirs));
-        let pick = |random: &mut Random| name(["a", "b", "c", "d"][random.below(4)]);
+        let pick = |random: &mut Dice| name(["a", "b", "c", "d"][random.index(4)]);
         let (from, to) = (pick(&mut random), pick(&mut random));
         let result = match random.below(9) {
-            0 => names.create_file(&who, dir, &from, 0o600, layout(), Incarnation(1), now).map(|_| ()),
+            0 => names.create_file(&who, dir, &from, 0o600, layout(), vec![Incarnation(1)], now).map(|_| ()),
             1 => names.make_dir(&who, dir, &from, 0o700, now).map(|_| ()),
             2 => names.unlink(&who, dir, &from, now).map(|_| ()),
             3 => names.remove_dir(&who, dir, &from, now).map(|_| ()),
             4 => names.rename(&who, dir, &from, to_dir, &to, RenameMode::Exchange, now).map(|_| ()),
             5 => names
                 .lookup(&who, dir, &from)
-                .and_then(|(file, _)| names.link(&who, file, to_dir, &to, now))
+                .and_then(|found| names.link(&who, found.file(), to_dir, &to, now))
                 .map(|_| ()),
             6 => names.walk(&who, ROOT, format!("{to}/{from}/../{to}").as_bytes(), true).map(|_| ()),
             7 => names.read_dir(&who, dir, 0, 100).map(|_| ()),
@@ -148,6 +149,7 @@ fn work(names: &Names, dirs: &[FileId], seed: u64, clock: &AtomicU64, steps: u32
         if let Err(error) = result {
             use ErrorKind::{Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound, NotPermitted};
             let fair = [Exists, Invalid, IsDirectory, NotDirectory, NotEmpty, NotFound, NotPermitted];
+            let error = Error::from(error);
             assert!(fair.contains(&error.kind()), "{error}");
         }
     }
@@ -194,7 +196,7 @@ fn random_turmoil_in_a_jittery_store() {
 fn random_turmoil_on_disk() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let kv: Arc<dyn Kv> = Arc::new(FjallKv::create(dir.path(), Bytes::mib(8)).expect("a new store"));
-    Names::format(&*kv, SERVER, (Uid(0), Gid(0)), 0o777, Stamp(1)).expect("an empty store");
+    Names::format(&*kv, SERVER, Some(open_root()), Stamp(1)).expect("an empty store");
     turmoil(&kv, 3000);
 }
 
@@ -218,7 +220,7 @@ fn many_make_and_remove_many_files() {
                             &file,
                             0o600,
                             layout(),
-                            Incarnation(1),
+                            vec![Incarnation(1)],
                             world.now(),
                         );
                         ids.push(made.expect("new").0);

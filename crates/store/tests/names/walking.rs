@@ -1,7 +1,7 @@
 //! Paths.
 
 use crate::common::{ROOT, fresh, outcome, user};
-use forebay_model::Identity;
+use forebay_model::{Error, Identity};
 use forebay_store::Walked;
 
 #[test]
@@ -54,7 +54,8 @@ fn where_paths_lead() {
                 assert_eq!(dir, world.id("a"));
                 format!("a > {} > {}", target.escape_ascii(), rest.escape_ascii())
             }
-            Err(error) => format!("{:?}", error.kind()),
+            Ok(away) => panic!("there is one server: {away:?}"),
+            Err(error) => format!("{:?}", Error::from(error).kind()),
         };
         assert_eq!(told, expected, "{path:.40} follow: {follow}");
     }

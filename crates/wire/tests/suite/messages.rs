@@ -1,10 +1,10 @@
 //! Every message survives the way, and what is not a message is refused.
 
-use crate::samples::{answers, calls, greetings, hello, replies, requests};
+use crate::samples::{answers, calls, greetings, hello, peer_replies, peer_requests, replies, requests};
 use forebay_model::ErrorKind;
 use forebay_wire::{
-    FrameKind, Greeting, HEADER, Header, Hello, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD, Proof, Reply, Request,
-    body, frame,
+    FrameKind, Greeting, HEADER, Header, Hello, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD, PeerReply, PeerRequest,
+    Proof, Reply, Request, body, frame,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -57,6 +57,8 @@ fn the_samples_leave_no_message_out() {
     assert_eq!(sampled(&requests()), known::<Request>());
     assert_eq!(sampled(&replies()), known::<Reply>());
     assert_eq!(sampled(&greetings()), known::<Greeting>());
+    assert_eq!(sampled(&peer_requests()), known::<PeerRequest>());
+    assert_eq!(sampled(&peer_replies()), known::<PeerReply>());
 }
 
 /// Takes a good header, changes it, and repairs its checksum if asked.
@@ -108,8 +110,8 @@ fn what_does_not_fit_a_frame_is_not_made() {
 
 #[test]
 fn a_hello_of_another_version_is_told_so_whatever_follows() {
-    let error = Hello::read(&[2, 0xff, 0xff]).unwrap_err();
-    assert!(error.to_string().contains("version 2 of the protocol, this server version 1"), "{error}");
+    let error = Hello::read(&[1, 0xff, 0xff]).unwrap_err();
+    assert!(error.to_string().contains("version 1 of the protocol, this server version 2"), "{error}");
     assert_eq!(Hello::read(&[]).unwrap_err().kind(), ErrorKind::Protocol);
     let mut nameless = hello();
     nameless.job.user.clear();

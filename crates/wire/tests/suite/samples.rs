@@ -1,13 +1,14 @@
 //! One sample of every message.
 
 use forebay_model::{
-    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Job, Name,
-    ServerId, SetTime, Special, Stamp, Time, Uid, Usage,
+    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Job, Layout,
+    Member, Members, Name, ServerId, SetTime, Special, Stamp, Striping, Time, Uid, Usage,
 };
 use forebay_wire::{
-    Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Hello, IfExists, JobState, JobStatus,
-    PeerStatus, Proof, RecoverySummary, RegionCounts, RenameMode, Reply, Request, Sample, Sharing, Status,
-    Token, VERSION, Welcome, XattrMode, frame,
+    Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Held, Hello, IfExists, JobState,
+    JobStatus, Known, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Proof, RecoverySummary, RegionCounts,
+    RenameMode, Reply, Request, Sample, Sharing, Standing, Status, Token, VERSION, Vouched, Welcome,
+    XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -42,14 +43,22 @@ pub(crate) fn hello() -> Hello {
     Hello { version: VERSION, channel: Channel::Data, client: 0x1234_5678, job: job(), nonce: [7; 32] }
 }
 
+fn members() -> Members {
+    let member =
+        Member { server: ServerId(0), address: "tcp:host:1".to_owned(), socket: Some("/run/fb".to_owned()) };
+    Members::new(3, vec![member]).unwrap()
+}
+
 pub(crate) fn greetings() -> Vec<Greeting> {
     let welcome = Welcome {
         server: ServerId(0),
         incarnation: Incarnation(u128::MAX),
         uid: Uid(1000),
         max_payload: 4 << 20,
+        members: members(),
         session_millis: 30_000,
         seal: None,
+        connection: 0x1234_5678_9abc,
     };
     vec![
         Greeting::Challenge { nonce: [3; 32] },
@@ -65,6 +74,7 @@ pub(crate) fn requests() -> Vec<Request> {
     vec![
         Request::Ping,
         Request::Walk { dir, path: b"a/../b//c".to_vec(), follow: true },
+        Request::Jump { path: b"a/b/c".to_vec(), follow: true, known: Known { len: 3, dir } },
         Request::GetAttr { file },
         Request::SetAttr { file, change },
         Request::Open { file, access: Access::READ, truncate: false },
@@ -81,6 +91,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::TruncateFile { file, size: 1 },
         Request::Punch { token, offset: 1, len: 2 },
         Request::Extend { token, size: 4096 },
+        Request::Abandon { connection: u64::MAX },
         Request::MakeSpecial { dir: FileId::ROOT, name: name("d"), mode: 0o600, special: Special::Block(7) },
         Request::Sync { token },
         Request::SyncAll,
@@ -121,6 +132,54 @@ pub(crate) fn requests() -> Vec<Request> {
             parts: 2,
             jobs: vec![job()],
         }),
+        Request::Append { token, len: 1 << 20 },
+        Request::GetLayout { file },
+        Request::SetLayout { dir, striping: Some(Striping { width: 4, stripe: 1 << 20 }) },
+        Request::ReplaceServer { server: ServerId(2) },
+    ]
+    .into_iter()
+    .chain(peer_requests().into_iter().map(|request| Request::Peer(Box::new(request))))
+    .collect()
+}
+
+pub(crate) fn peer_requests() -> Vec<PeerRequest> {
+    let file = FileId(9);
+    vec![
+        PeerRequest::Meet(Meeting {
+            server: ServerId(0),
+            incarnation: Incarnation(7),
+            joined: true,
+            members: members(),
+        }),
+        PeerRequest::Beat,
+        PeerRequest::Names { ask: vec![1, 2] },
+        PeerRequest::Carry { ask: vec![3] },
+        PeerRequest::Share { dir: FileId::ROOT },
+        PeerRequest::Vouch { token: token() },
+        PeerRequest::Facts { file, closed: true },
+        PeerRequest::Cut { file, size: 5 },
+        PeerRequest::Forget { file },
+        PeerRequest::DropSetId { file },
+        PeerRequest::HasSetId { file },
+    ]
+}
+
+pub(crate) fn peer_replies() -> Vec<PeerReply> {
+    let held = Held { size: 1 << 40, touched: Some(Stamp(8)), buffered: 4096 };
+    vec![
+        PeerReply::Done,
+        PeerReply::Names { told: vec![3] },
+        PeerReply::Alive { life: 1 << 60 },
+        PeerReply::Met(Met {
+            server: ServerId(2),
+            incarnation: Incarnation(9),
+            joined: false,
+            replaced: Some(1),
+            next_id: FileId::made_by(ServerId(2), 99),
+        }),
+        PeerReply::Vouched(Vouched { lost_below: u64::MAX, set_id: true }),
+        PeerReply::Facts(held),
+        PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
     ]
 }
 
@@ -157,6 +216,7 @@ fn status() -> Status {
             ..RecoverySummary::default()
         },
         damage: vec!["region 4 is short".into()],
+        standing: Standing::Waiting("for server 2".into()),
         jobs: vec![JobStatus {
             id: job().id(),
             job: job(),
@@ -182,7 +242,14 @@ pub(crate) fn replies() -> Vec<Reply> {
         Reply::Attr(attr()),
         Reply::Found(attr()),
         Reply::Link { dir: FileId::ROOT, target: b"/abs".to_vec(), rest: b"x/y".to_vec() },
-        Reply::Opened { token: token(), attr: attr(), created: true },
+        Reply::Opened {
+            token: token(),
+            attr: attr(),
+            layout: Layout::whole(ServerId(3), 4096),
+            created: true,
+        },
+        Reply::Elsewhere { dir: FileId(7), rest: b"b/c".to_vec() },
+        Reply::At { dir: FileId(7), file: FileId(9), rest: b"c".to_vec() },
         Reply::Target(b"t".to_vec()),
         Reply::Entries { entries: vec![entry(None), entry(Some(attr()))], next: Some(12) },
         Reply::Value(vec![1, 2, 3]),
@@ -208,7 +275,14 @@ pub(crate) fn replies() -> Vec<Reply> {
                 agrees: true,
             }],
         })),
+        Reply::Layout {
+            striping: Some(Striping { width: 0, stripe: 4 << 20 }),
+            layout: Some(Layout::whole(ServerId(3), 4096)),
+        },
     ]
+    .into_iter()
+    .chain(peer_replies().into_iter().map(|reply| Reply::Peer(Box::new(reply))))
+    .collect()
 }
 
 pub(crate) fn answers() -> Vec<Answer> {

@@ -12,7 +12,7 @@ fn a_proof_depends_on_every_word_of_the_handshake() {
     job.label = "4712".into();
     let hellos = [
         hello(),
-        Hello { version: 2, ..hello() },
+        Hello { version: 9, ..hello() },
         Hello { channel: Channel::Control, ..hello() },
         Hello { client: 1, ..hello() },
         Hello { nonce: [8; 32], ..hello() },
@@ -37,6 +37,8 @@ fn a_token_that_was_touched_is_not_sealed() {
     let key = Key::new([1; 32]);
     let good = token().seal(&key);
     assert!(good.is_sealed_by(&key));
+    assert!(!good.is_sealed_by(&key.for_tokens()), "the key that proves a peer seals no tokens");
+    assert!(token().seal(&key.for_tokens()).is_sealed_by(&Key::new([1; 32]).for_tokens()));
     assert!(!good.is_sealed_by(&Key::new([2; 32])));
     assert!(!token().is_sealed_by(&key));
     let mut seal = good.seal;

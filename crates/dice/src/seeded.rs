@@ -1,18 +1,23 @@
 //! Chance that can be repeated, and how long it is played with.
 
-use std::io::Write;
 use std::time::Instant;
+
+/// The seed of a run: `FOREBAY_SEED`, or the same one every time.
+#[must_use]
+pub fn seed() -> u64 {
+    let text = std::env::var("FOREBAY_SEED").ok();
+    text.map_or(1, |text| text.parse().unwrap_or_else(|error| panic!("FOREBAY_SEED={text}: {error}")))
+}
 
 /// The seed of a run, printed if the test fails.
 #[derive(Debug)]
 pub struct Seeded(u64);
 
 impl Seeded {
-    /// `FOREBAY_SEED`, or the same one every time.
+    /// That of this run.
     #[must_use]
     pub fn new() -> Seeded {
-        let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok());
-        Seeded(seed.unwrap_or(1))
+        Seeded(seed())
     }
 
     /// Dice for one part of a test: the same for the same part.
@@ -44,6 +49,12 @@ impl Drop for Seeded {
 pub struct Dice(u64);
 
 impl Dice {
+    /// The dice of a number: the same for the same one.
+    #[must_use]
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
     /// The next number.
     #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
@@ -59,6 +70,11 @@ impl Dice {
         self.next() % bound.max(1)
     }
 
+    /// A place in something so long.
+    pub fn index(&mut self, len: usize) -> usize {
+        self.below(len as u64) as usize
+    }
+
     /// True once in so many times.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
@@ -67,6 +83,11 @@ impl Dice {
     /// One of these.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len() as u64) as usize]
+    }
+
+    /// So many bytes, none of them zero.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| 1 + self.below(255) as u8).collect()
     }
 
     /// Mostly small, sometimes up to the bound.
@@ -84,24 +105,6 @@ pub fn rounds(usual: u64) -> impl Iterator<Item = u64> {
         Some(seconds) => start.elapsed().as_secs() < seconds,
         None => round < usual,
     })
-}
-
-/// Whether the tests run as the superuser.
-#[must_use]
-pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-/// Says aloud that a test could not be run here.
-#[expect(clippy::print_stderr, reason = "a test that does not run says so")]
-pub fn skip(test: &str, why: &str) {
-    let line = format!("skipped: {test}: {why}");
-    eprintln!("{line}");
-    if let Ok(path) = std::env::var("FOREBAY_SKIP_LOG") {
-        let log = std::fs::OpenOptions::new().append(true).create(true).open(&path);
-        let written = log.and_then(|mut log| writeln!(log, "{line}"));
-        written.unwrap_or_else(|error| panic!("cannot write {path}: {error}"));
-    }
 }
 
 /// Bytes that differ from place to place and from seed to seed.

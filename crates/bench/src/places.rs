@@ -1,0 +1,128 @@
+//! A third process: it holds the directories and mounts that unmodified programs work on.
+//!
+//! As the far side it ends when its standard input does, so also when the process that started it dies, and then takes
+//! everything away.
+
+use crate::{Outcome, near, pass};
+use fuser::BackgroundSession;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The word on the command line that makes a process this one.
+pub(crate) const WORD: &str = "places-side";
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const MOUNT: &str = "mount";
+const PASSED: &str = "passed";
+const BEHIND: &str = "behind";
+
+/// The places, as our side knows them.
+pub(crate) struct Places {
+    child: Child,
+    pub(crate) memory: PathBuf,
+    pub(crate) disk: PathBuf,
+    /// Why nothing is mounted, if so.
+    pub(crate) trouble: Option<String>,
+}
+
+impl Places {
+    pub(crate) fn start(service: &str) -> Outcome<Places> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args([WORD, service])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // Control-C is for us: this one ends, in order, when we are gone.
+            .process_group(0)
+            .spawn()?;
+        let mut told = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let mut next = || -> Outcome<String> { Ok(told.next().ok_or("there is no place for programs")??) };
+        let (memory, disk, trouble) = (next()?.into(), next()?.into(), next()?);
+        Ok(Places { child, memory, disk, trouble: (!trouble.is_empty()).then_some(trouble) })
+    }
+
+    /// Where Forebay is mounted.
+    pub(crate) fn mount(&self) -> PathBuf {
+        self.memory.join(MOUNT)
+    }
+
+    /// The file of the plainest mount, emptied.
+    pub(crate) fn passed(&self) -> Outcome<PathBuf> {
+        File::options().write(true).open(self.memory.join(BEHIND))?.set_len(0)?;
+        Ok(self.memory.join(PASSED).join(pass::NAME))
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        match self.child.wait() {
+            Ok(status) if status.success() => {}
+            other => eprintln!("the process with the mounts ended badly: {other:?}"),
+        }
+    }
+}
+
+/// Holds everything until nobody is interested any more.
+pub(crate) fn serve(service: &str) -> Outcome {
+    let (memory, disk) = (tempfile::tempdir_in(near::memory())?, tempfile::tempdir_in(near::disk()?)?);
+    let mounts = Mounts::start(service, memory.path());
+    let trouble = mounts.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let mut out = stdout();
+    writeln!(out, "{}\n{}\n{}", memory.path().display(), disk.path().display(), trouble.replace('\n', " "))?;
+    out.flush()?;
+    // An error is an end, too.
+    let _ = stdin().read_to_end(&mut Vec::new());
+    drop(mounts);
+    memory.close()?;
+    disk.close()?;
+    Ok(())
+}
+
+/// What is mounted; unmounted when dropped.
+struct Mounts {
+    served: Child,
+    dir: PathBuf,
+    _pass: BackgroundSession,
+}
+
+impl Mounts {
+    fn start(service: &str, place: &Path) -> Outcome<Mounts> {
+        let (dir, passed) = (place.join(MOUNT), place.join(PASSED));
+        std::fs::create_dir(&dir)?;
+        std::fs::create_dir(&passed)?;
+        let behind = File::options().read(true).write(true).create_new(true).open(place.join(BEHIND))?;
+        let pass = pass::mount(behind, &passed)?;
+        let served = Command::new(near::forebay()?)
+            .args(["mount", "--foreground", "--config", "/dev/null", "--service", service])
+            .arg(&dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()?;
+        let mut mounts = Mounts { served, dir, _pass: pass };
+        let begin = Instant::now();
+        let row = format!(" {} ", mounts.dir.display());
+        while !std::fs::read_to_string("/proc/self/mountinfo")?.contains(&row) {
+            if begin.elapsed() > PATIENCE || mounts.served.try_wait()?.is_some() {
+                return Err("the service was not mounted".into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(mounts)
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        let umount =
+            near::forebay().map(|forebay| Command::new(forebay).arg("umount").arg(&self.dir).status());
+        if !matches!(umount, Ok(Ok(status)) if status.success()) {
+            // Its mount may be left then, and our error says so.
+            let _ = self.served.kill();
+        }
+        let _ = self.served.wait();
+    }
+}

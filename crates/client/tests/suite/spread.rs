@@ -1,0 +1,226 @@
+//! Files whose bytes are on several servers.
+
+use crate::fake::{Act, attr, token};
+use crate::several::{Trio, id};
+use forebay_client::{File, OpenOptions};
+use forebay_model::{Attr, ErrorKind, FileId, FileKind, Layout, ServerId};
+use forebay_wire::{Reply, Request, Token};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+const STRIPE: u64 = 1000;
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 251) as u8 | 1).collect()
+}
+
+/// A file of server 2 whose bytes are on servers 2, 3 and 1 in turns; its size is what the test says.
+fn striped(layout: Layout, size: Arc<AtomicU64>) -> Trio {
+    let file = id(2, 7);
+    let trio = Trio::new(move |me, _, request| {
+        let attr = Attr { id: file, size: size.load(Ordering::Relaxed), ..attr() };
+        let reply = match request {
+            Request::Open { .. } => {
+                let token = Token { file, ..token() };
+                Reply::Opened { token, attr, layout: layout.clone(), created: false }
+            }
+            Request::GetAttr { file: FileId(asked) } if *asked == file.0 && me == ServerId(2) => {
+                Reply::Attr(attr)
+            }
+            Request::Append { len, .. } if me == ServerId(2) => {
+                Reply::Written { offset: size.fetch_add(*len, Ordering::Relaxed) }
+            }
+            _ => return None,
+        };
+        Some(Act::Answer(Ok(reply)))
+    });
+    trio.put(FileId::ROOT, "x", file, FileKind::File);
+    trio
+}
+
+fn three() -> Layout {
+    Layout { servers: [2, 3, 1].map(ServerId).to_vec(), stripe: STRIPE }
+}
+
+async fn open(trio: &Trio) -> File {
+    trio.client().await.open("/x", OpenOptions::WRITE).await.unwrap()
+}
+
+/// What a server holds of the file, as far as it is its own to hold.
+fn held(trio: &Trio, server: u16) -> Vec<u8> {
+    trio.world(server).file.lock().unwrap().clone()
+}
+
+#[tokio::test]
+async fn bytes_go_where_the_layout_says_and_come_back() {
+    for (offset, len) in [(0, 1), (0, 1000), (999, 2), (123, 10_007), (2999, 1), (5000, 3000), (1500, 64_000)]
+    {
+        let size = Arc::new(AtomicU64::new(0));
+        let trio = striped(three(), size.clone());
+        let file = open(&trio).await;
+        let data = pattern(len);
+        file.pwrite(offset, &data).await.unwrap();
+        let end = offset + len as u64;
+        size.store(end, Ordering::Relaxed);
+        for at in 0..end {
+            let owner = three().server_at(at).0;
+            for server in 1..=3 {
+                let byte = held(&trio, server).get(at as usize).copied().unwrap_or_default();
+                let expected = if server == owner && at >= offset { data[(at - offset) as usize] } else { 0 };
+                assert_eq!(byte, expected, "byte {at} on server {server}");
+            }
+        }
+        let mut back = vec![0xee; end as usize + 5000];
+        assert_eq!(file.pread(0, &mut back).await.unwrap(), end as usize);
+        assert!(back[..offset as usize].iter().all(|byte| *byte == 0), "nothing was written there");
+        assert!(back[offset as usize..end as usize] == data);
+        assert_eq!(file.pread(end, &mut back).await.unwrap(), 0);
+    }
+}
+
+#[tokio::test]
+async fn what_no_server_has_before_the_end_is_zero() {
+    let size = Arc::new(AtomicU64::new(10_500));
+    let trio = striped(three(), size.clone());
+    let file = open(&trio).await;
+    file.pwrite(4500, &pattern(100)).await.unwrap();
+    let mut back = vec![0xee; 20_000];
+    for (offset, expected) in [(0, 10_500), (4500, 6000), (9999, 501), (10_500, 0), (15_000, 0)] {
+        assert_eq!(file.pread(offset, &mut back).await.unwrap(), expected, "{offset}");
+        for (index, byte) in back[..expected].iter().enumerate() {
+            let at = offset as usize + index;
+            let written = if (4500..4600).contains(&at) { pattern(100)[at - 4500] } else { 0 };
+            assert_eq!(*byte, written, "{at}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_error_behind_the_end_is_none() {
+    let size = Arc::new(AtomicU64::new(500));
+    let lost = Arc::new(Mutex::new(true));
+    let (counted, broken) = (size.clone(), lost.clone());
+    let file = id(2, 7);
+    let trio = Trio::new(move |me, _, request| match request {
+        Request::Open { .. } => {
+            let token = Token { file, ..token() };
+            let reply = Reply::Opened { token, attr: attr(), layout: three(), created: false };
+            Some(Act::Answer(Ok(reply)))
+        }
+        Request::GetAttr { .. } => Some(Act::Answer(Ok(Reply::Attr(Attr {
+            id: file,
+            size: counted.load(Ordering::Relaxed),
+            ..attr()
+        })))),
+        Request::Read { .. } if me == ServerId(3) && *broken.lock().unwrap() => {
+            Some(Act::Answer(Err(ErrorKind::Io.into())))
+        }
+        _ => None,
+    });
+    trio.put(FileId::ROOT, "x", file, FileKind::File);
+    let file = open(&trio).await;
+    file.pwrite(0, &pattern(500)).await.unwrap();
+    let mut back = vec![0; 2500];
+    assert_eq!(file.pread(0, &mut back).await.unwrap(), 500, "server 3 has nothing of it");
+    size.store(1500, Ordering::Relaxed);
+    assert_eq!(file.pread(0, &mut back).await.unwrap_err().kind(), ErrorKind::Io);
+    *lost.lock().unwrap() = false;
+    assert_eq!(file.pread(0, &mut back).await.unwrap(), 1500);
+}
+
+#[tokio::test]
+async fn changes_of_the_length_are_ordered_by_one() {
+    let size = Arc::new(AtomicU64::new(2500));
+    let trio = striped(three(), size);
+    let file = open(&trio).await;
+    assert_eq!(file.append(&pattern(1200)).await.unwrap(), 2500);
+    assert_eq!(held(&trio, 1)[2500..3000], pattern(1200)[..500]);
+    assert_eq!(held(&trio, 2)[3000..3700], pattern(1200)[500..]);
+    file.truncate(10).await.unwrap();
+    file.extend(20).await.unwrap();
+    file.punch(0, 5).await.unwrap();
+    let count = |word: &str| [1, 2, 3].map(|server| trio.world(server).count(word));
+    for word in ["Truncate", "Extend", "Append"] {
+        assert_eq!(count(word), [0, 1, 0], "{word}");
+    }
+    assert_eq!(count("Punch"), [1, 1, 1], "each has its part of it");
+    file.sync().await.unwrap();
+    assert_eq!(count("Sync"), [1, 1, 1]);
+    file.close().await.unwrap();
+    assert_eq!(count("Close"), [1, 1, 1]);
+}
+
+#[tokio::test]
+async fn a_file_wholly_on_another_server_is_used_there() {
+    let trio = striped(Layout::whole(ServerId(3), STRIPE), Arc::default());
+    let file = open(&trio).await;
+    file.pwrite(500, &pattern(5000)).await.unwrap();
+    assert_eq!(file.append(b"xy").await.unwrap(), 5500);
+    file.truncate(6000).await.unwrap();
+    let mut back = vec![0; 9000];
+    assert_eq!(file.pread(0, &mut back).await.unwrap(), 5502);
+    assert!(back[500..5500] == pattern(5000));
+    file.close().await.unwrap();
+    let count = |word: &str| [1, 2, 3].map(|server| trio.world(server).count(word));
+    assert_eq!((count("Write"), count("Truncate")), ([0, 0, 2], [0, 0, 1]));
+    assert_eq!(count("Close"), [0, 1, 1]);
+}
+
+#[tokio::test]
+async fn a_layout_that_makes_no_sense_is_refused() {
+    for (layout, told) in [
+        (Layout { servers: Vec::new(), stripe: 1 }, "makes no sense"),
+        (Layout { servers: vec![ServerId(1), ServerId(2)], stripe: 0 }, "makes no sense"),
+        (Layout::whole(ServerId(8), 1), "server 8 is not one of this service"),
+    ] {
+        let trio = striped(layout, Arc::default());
+        let error = trio.client().await.open("/x", OpenOptions::READ).await.map(drop).unwrap_err();
+        assert!(error.to_string().contains(told), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_break_in_the_middle_of_a_striped_write_is_repaired() {
+    let broken = AtomicU64::new(0);
+    let file = id(2, 7);
+    let trio = Trio::new(move |me, _, request| match request {
+        Request::Open { .. } => {
+            let token = Token { file, ..token() };
+            Some(Act::Answer(Ok(Reply::Opened { token, attr: attr(), layout: three(), created: false })))
+        }
+        Request::Write { .. } if me == ServerId(3) && broken.fetch_add(1, Ordering::Relaxed) == 2 => {
+            Some(Act::ServeAndClose)
+        }
+        _ => None,
+    });
+    trio.put(FileId::ROOT, "x", file, FileKind::File);
+    let file = open(&trio).await;
+    let data = pattern(20_000);
+    file.pwrite(0, &data).await.unwrap();
+    let mut back = vec![0; data.len()];
+    assert_eq!(file.pread(0, &mut back).await.unwrap(), data.len());
+    assert!(back == data);
+}
+
+#[tokio::test]
+async fn a_file_that_a_server_doubts_is_opened_again_at_its_authority() {
+    let doubts = AtomicU64::new(0);
+    let file = id(2, 7);
+    let trio = Trio::new(move |me, _, request| match request {
+        Request::Open { .. } => {
+            let token = Token { file, ..token() };
+            Some(Act::Answer(Ok(Reply::Opened { token, attr: attr(), layout: three(), created: false })))
+        }
+        Request::Write { .. } if me == ServerId(1) && doubts.fetch_add(1, Ordering::Relaxed) == 0 => {
+            Some(Act::Answer(Err(ErrorKind::Stale.into())))
+        }
+        Request::Write { .. } if me == ServerId(2) => Some(Act::Answer(Err(ErrorKind::Stale.into()))),
+        _ => None,
+    });
+    trio.put(FileId::ROOT, "x", file, FileKind::File);
+    let file = open(&trio).await;
+    file.pwrite(2000, &pattern(1000)).await.unwrap();
+    assert_eq!([1, 2, 3].map(|server| trio.world(server).count("Reopen")), [0, 1, 0]);
+    let lost = file.pwrite(0, b"x").await.unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Stale, "the authority itself has no doubts");
+}

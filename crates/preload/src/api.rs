@@ -1,0 +1,159 @@
+//! The calls of `forebay.h`: for programs that know of Forebay, whatever the prefix is.
+//!
+//! Paths start at the root of the service. Descriptors are the same as those of `open` under the prefix: the C library's
+//! functions take them, children inherit them. No pointer is believed: all are asked about before they are used.
+
+use crate::data::{self, At};
+use crate::errno::{Errno, Outcome, Stop, fail};
+use crate::place::Place;
+use crate::{descriptors, engine, hook, life, mem, names, opening, path, stat};
+use forebay_model::FileId;
+use libc::{c_char, c_int, c_uint, c_void, mode_t, off_t, size_t, ssize_t};
+use std::ffi::CStr;
+
+/// A path from the root of the service, as a path under the prefix.
+fn full(start: *const c_char) -> Outcome<std::ffi::CString> {
+    life::ready();
+    let text = mem::path(start).ok_or(Errno(libc::EFAULT))?;
+    if text.is_empty() {
+        return fail(libc::ENOENT);
+    }
+    if text.len() >= mem::PATH_MAX {
+        return fail(libc::ENAMETOOLONG);
+    }
+    let whole = path::join(&life::config().prefix, text);
+    Ok(std::ffi::CString::new(whole).map_err(|_| Errno(libc::ENOENT))?)
+}
+
+fn place(start: *const c_char) -> Outcome<Place> {
+    let full = full(start)?.into_bytes();
+    let text = mem::path(start).ok_or(Errno(libc::EFAULT))?;
+    Ok(Place { dir: FileId::ROOT, rest: text.to_vec(), full })
+}
+
+/// These calls are about Forebay or about nothing.
+fn answer<T: hook::Failed>(body: impl FnOnce() -> Outcome<T>) -> T {
+    let before = Errno::last();
+    match hook::guarded(body) {
+        Ok(value) => {
+            before.set();
+            value
+        }
+        Err(Stop::Errno(errno)) => hook::failed(errno),
+        Err(Stop::Foreign) => hook::failed(Errno(libc::EBADF)),
+        Err(Stop::Outside(_)) => hook::failed(Errno(libc::EXDEV)),
+    }
+}
+
+/// Opens a file of the service; flags and mode as for `open`. Gives a descriptor, or -1 with `errno` set.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    answer(|| opening::open_place(&place(path)?, flags, mode))
+}
+
+/// Closes a descriptor that `fb_open` gave.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_close(fd: c_int) -> c_int {
+    answer(|| descriptors::close_fd(fd))
+}
+
+/// Reads from the current offset.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_read(fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
+    answer(|| data::read_fd(fd, into, len, At::Current))
+}
+
+/// Writes at the current offset. When it returns, every later read anywhere sees the bytes.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+    answer(|| data::write_fd(fd, from, len, At::Current))
+}
+
+/// Reads from an offset; the current one stays.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_pread(fd: c_int, into: *mut c_void, len: size_t, offset: off_t) -> ssize_t {
+    answer(|| data::read_fd(fd, into, len, At::offset(offset)?))
+}
+
+/// Writes at an offset; the current one stays.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_pwrite(fd: c_int, from: *const c_void, len: size_t, offset: off_t) -> ssize_t {
+    answer(|| data::write_fd(fd, from, len, At::offset(offset)?))
+}
+
+/// Moves the current offset.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+    answer(|| data::seek(fd, offset, whence))
+}
+
+/// Waits until everything written to the file is on the device.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_fsync(fd: c_int) -> c_int {
+    answer(|| data::sync_fd(fd))
+}
+
+/// Sets the length of an open file.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_ftruncate(fd: c_int, size: off_t) -> c_int {
+    answer(|| data::truncate_open(fd, size))
+}
+
+/// Attributes of an open file.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_fstat(fd: c_int, into: *mut libc::stat) -> c_int {
+    answer(|| stat::of(fd, into))
+}
+
+/// Attributes of what is at a path, links followed.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_stat(path: *const c_char, into: *mut libc::stat) -> c_int {
+    answer(|| stat::at(libc::AT_FDCWD, full(path)?.as_ptr(), into, 0))
+}
+
+/// Makes a directory.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_mkdir(path: *const c_char, mode: mode_t) -> c_int {
+    answer(|| names::make_dir(libc::AT_FDCWD, full(path)?.as_ptr(), mode))
+}
+
+/// Removes an empty directory.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_rmdir(path: *const c_char) -> c_int {
+    answer(|| names::remove_at(libc::AT_FDCWD, full(path)?.as_ptr(), libc::AT_REMOVEDIR))
+}
+
+/// Removes a name of a file.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_unlink(path: *const c_char) -> c_int {
+    answer(|| names::remove_at(libc::AT_FDCWD, full(path)?.as_ptr(), 0))
+}
+
+/// Moves a name; flags as for `renameat2`.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_rename(from: *const c_char, to: *const c_char, flags: c_uint) -> c_int {
+    answer(|| {
+        let (from, to) = (full(from)?, full(to)?);
+        names::rename_at(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags)
+    })
+}
+
+/// Connects now rather than at the first call, and says whether the service answers.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_connect() -> c_int {
+    answer(|| {
+        engine::run(|engine| engine.client().ping())?;
+        Ok(0)
+    })
+}
+
+/// The version of the library, such as "0.1.0". It stays where it is.
+#[unsafe(no_mangle)]
+pub extern "C" fn fb_version() -> *const c_char {
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => c"",
+        };
+    VERSION.as_ptr()
+}

@@ -1,0 +1,81 @@
+//! Time in calls that ask the service, counted for a run: together with all its processes, in a page that
+//! `FOREBAY_COUNTS` names. Without that variable nothing is counted, and no clock is read.
+
+use crate::errno::Errno;
+use crate::life::config;
+use forebay_client::{Count, PAGE};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::time::Instant;
+
+static WORDS: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+/// Nanoseconds of this process.
+static OWN: AtomicU64 = AtomicU64::new(0);
+
+/// A call that is being counted.
+pub(crate) struct Counted(Option<Instant>);
+
+impl Counted {
+    pub(crate) fn begin() -> Counted {
+        Counted(config().counts.as_ref().map(|_| Instant::now()))
+    }
+
+    pub(crate) fn end<T>(self, result: &Result<T, Errno>) {
+        let Some(begin) = self.0 else { return };
+        let nanos = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let own = OWN.fetch_add(nanos, Ordering::Relaxed) + nanos;
+        add(Count::Nanos, nanos);
+        add(Count::Calls, 1);
+        if let Some(longest) = word(Count::Longest) {
+            longest.fetch_max(own, Ordering::Relaxed);
+        }
+        if matches!(result, Err(Errno(libc::ENOSPC))) {
+            add(Count::Full, 1);
+        }
+    }
+}
+
+/// A process begins to ask.
+pub(crate) fn join() {
+    if config().counts.is_none() {
+        return;
+    }
+    OWN.store(0, Ordering::Relaxed);
+    if WORDS.load(Ordering::Acquire).is_null() {
+        WORDS.store(map().unwrap_or(std::ptr::null_mut()), Ordering::Release);
+    }
+    add(Count::Processes, 1);
+}
+
+fn map() -> Option<*mut AtomicU64> {
+    let path = config().counts.as_deref()?;
+    let file = rustix::fs::openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    if rustix::fs::fstat(&file).ok()?.st_size < PAGE as i64 {
+        return None;
+    }
+    // SAFETY: a new mapping at a place of the kernel's choice; only atomics are used in it, and it stays.
+    let page = unsafe {
+        rustix::mm::mmap(
+            std::ptr::null_mut(),
+            PAGE,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            &file,
+            0,
+        )
+    };
+    Some(page.ok()?.cast())
+}
+
+fn word(count: Count) -> Option<&'static AtomicU64> {
+    let words = WORDS.load(Ordering::Acquire);
+    // SAFETY: once mapped, the page stays, and every count has its word in it.
+    (!words.is_null()).then(|| unsafe { &*words.add(count as usize) })
+}
+
+fn add(count: Count, more: u64) {
+    if let Some(word) = word(count) {
+        word.fetch_add(more, Ordering::Relaxed);
+    }
+}

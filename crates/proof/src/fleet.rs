@@ -1,0 +1,104 @@
+//! Several servers of one service, each in a process of its own.
+
+use crate::host::{By, Host, Plan, Seat, free_port};
+use forebay_client::blocking::Client;
+use forebay_dice::Dice;
+use forebay_model::{Bytes, Member, Members, ServerId};
+use forebay_store::{FjallKv, Kv, check_all};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Short, so that what has to wait for a dead server's lease does not wait long.
+const LEASE: Duration = Duration::from_millis(300);
+/// How long a server waits for another.
+const PEER: Duration = Duration::from_secs(2);
+
+/// For the metadata of one store.
+const CACHE: Bytes = Bytes::mib(8);
+
+/// The servers of a service, with numbers from 1.
+pub struct Fleet {
+    /// Each of them.
+    pub hosts: Vec<Host>,
+    _key: TempDir,
+}
+
+impl Fleet {
+    /// A service that runs. `program` is the path of `forebay-proof-server`; each server has its part of the plan.
+    #[must_use]
+    pub fn new(program: &'static str, count: u16, plan: Plan) -> Fleet {
+        let mut fleet = Fleet::prepare(program, count, plan);
+        fleet.start_all();
+        fleet
+    }
+
+    /// A service that was not started yet.
+    #[must_use]
+    pub fn prepare(program: &'static str, count: u16, plan: Plan) -> Fleet {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let key = dir.path().join("key");
+        let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&key);
+        writeln!(file.expect("a key file"), "{}", "5a".repeat(32)).expect("a key");
+        let hosts = (0..count).map(|_| Host::prepare(program, Plan { port: free_port(), ..plan }));
+        let mut hosts: Vec<Host> = hosts.collect();
+        let servers: Vec<Member> = hosts
+            .iter()
+            .zip(1..)
+            .map(|(host, number)| Member {
+                server: ServerId(number),
+                address: format!("tcp:{}", host.tcp()),
+                socket: Some(host.socket().display().to_string()),
+            })
+            .collect();
+        for (host, number) in hosts.iter_mut().zip(1..) {
+            let (server, servers, key) = (ServerId(number), servers.clone(), key.clone());
+            host.seat = Some(Seat { server, servers, epoch: 1, key, lease: LEASE, peer: PEER });
+        }
+        Fleet { hosts, _key: dir }
+    }
+
+    /// One of them, by its number.
+    pub fn host(&mut self, server: u16) -> &mut Host {
+        &mut self.hosts[usize::from(server) - 1]
+    }
+
+    /// Any of them.
+    pub fn any(&mut self, dice: &mut Dice) -> &mut Host {
+        let index = dice.below(self.hosts.len() as u64) as usize;
+        &mut self.hosts[index]
+    }
+
+    /// Starts all that are down, at once, and waits until all serve.
+    pub fn start_all(&mut self) {
+        let mut down: Vec<&mut Host> = self.hosts.iter_mut().filter(|host| !host.is_up()).collect();
+        down.iter_mut().for_each(|host| host.begin());
+        for host in down {
+            host.await_ready().unwrap_or_else(|why| panic!("a server does not start: {why}"));
+        }
+    }
+
+    /// Stops all in order.
+    pub fn stop_all(&mut self) {
+        self.hosts.iter_mut().filter(|host| host.is_up()).for_each(Host::stop);
+    }
+
+    /// Stops all, and looks whether what they left is one sound namespace.
+    pub fn check(&mut self) {
+        self.stop_all();
+        let seat = self.hosts[0].seat.clone().expect("it is one of several");
+        let members = Members::new(seat.epoch, seat.servers).expect("a list of servers");
+        let open =
+            |host: &Host| FjallKv::open(&host.store().join("meta"), CACHE).expect("a store nobody uses");
+        let stores: Vec<FjallKv> = self.hosts.iter().map(open).collect();
+        let stores: Vec<&dyn Kv> = stores.iter().map(|store| -> &dyn Kv { store }).collect();
+        assert_eq!(check_all(&members, &stores), Vec::<String>::new(), "the namespace");
+    }
+
+    /// A client that was pointed at one of them.
+    #[must_use]
+    pub fn client(&self, number: u64, by: By) -> Client {
+        self.hosts[(number % self.hosts.len() as u64) as usize].client(by)
+    }
+}

@@ -1,0 +1,249 @@
+//! Servers that are away, and stores and writers that are gone: what is lost says so, and everything else goes on.
+
+use forebay_client::blocking::Client;
+use forebay_client::{ClientConfig, Listing, OpenOptions};
+use forebay_model::{Bytes, ErrorKind, ServerId, Striping};
+use forebay_proof::{By, Fleet, Plan, pattern};
+use forebay_server::Medium;
+use forebay_store::Store;
+use forebay_wire::Standing;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
+const WRITER: &str = env!("CARGO_BIN_EXE_forebay-proof-writer");
+const STRIPE: u64 = 64 << 10;
+const PIECE: u64 = 10_007;
+
+fn plan() -> Plan {
+    Plan::new(Medium::Disk, Bytes::mib(64), Bytes::mib(4))
+}
+
+fn impatient(fleet: &Fleet, server: u64, by: By) -> Client {
+    let config = fleet.hosts[server as usize].client_config(by);
+    let (request_timeout, connect_timeout) = (Duration::from_millis(800), Duration::from_millis(400));
+    Client::connect(ClientConfig { request_timeout, connect_timeout, ..config }).expect("the server serves")
+}
+
+/// Files in `/plain`, each wholly on one server, and in `/striped`, over all; and what is in them.
+fn populate(client: &Client) -> Vec<(String, u64)> {
+    let striping = [
+        ("/plain", Striping { width: 1, stripe: STRIPE }),
+        ("/striped", Striping { width: 0, stripe: STRIPE }),
+    ];
+    let mut files = Vec::new();
+    for (dir, striping) in striping {
+        client.mkdir(dir, 0o755).unwrap();
+        client.set_layout(dir, Some(striping)).unwrap();
+        for number in 0..12 {
+            let path = format!("{dir}/f{number}");
+            let file = client.open(&path, OpenOptions::CREATE_NEW).unwrap();
+            file.pwrite(0, &pattern(number, 5 * STRIPE as usize)).unwrap();
+            file.close().unwrap();
+            files.push((path, number));
+        }
+    }
+    files
+}
+
+#[test]
+fn a_server_that_is_down_is_named_and_everything_else_keeps_working() {
+    let mut fleet = Fleet::new(PROGRAM, 3, plan());
+    let patient = fleet.client(0, By::Unix);
+    let files = populate(&patient);
+    let client = impatient(&fleet, 0, By::Unix);
+    let open: Vec<_> = files.iter().map(|(path, _)| client.open(path, OpenOptions::WRITE).unwrap()).collect();
+    fleet.host(3).kill();
+    let (mut worked, mut failed) = (0, 0);
+    for ((path, number), file) in files.iter().zip(&open) {
+        let mut bytes = vec![0; STRIPE as usize];
+        for stripe in 0..5 {
+            match file.pread(stripe * STRIPE, &mut bytes) {
+                Ok(len) => {
+                    let from = (stripe * STRIPE) as usize;
+                    assert!(
+                        bytes[..len] == pattern(*number, 5 * STRIPE as usize)[from..from + len],
+                        "{path}"
+                    );
+                    worked += 1;
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+                    assert!(error.to_string().contains("server 3"), "{error}");
+                    failed += 1;
+                }
+            }
+            if failed > 2 {
+                break;
+            }
+        }
+    }
+    assert!(worked > 10 && failed > 0, "{worked} {failed}");
+    let listed = client.read_dir("/plain", Listing::Names).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    assert!(listed.unwrap_err().to_string().contains("server 3"));
+    assert!(client.statfs().unwrap().capacity > 0, "the others say how full they are");
+    let statuses = client.statuses().unwrap();
+    let away: Vec<u16> =
+        statuses.iter().filter(|(_, status)| status.is_err()).map(|(server, _)| server.0).collect();
+    assert_eq!(away, [3]);
+    fleet.host(3).start();
+    for ((path, number), file) in files.iter().zip(&open) {
+        let mut bytes = vec![0; 5 * STRIPE as usize];
+        let len = file.pread(0, &mut bytes).unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert!(bytes[..len] == pattern(*number, bytes.len()), "{path}: the same open file, the server back");
+    }
+    drop((open, client, patient));
+    fleet.check();
+}
+
+#[test]
+fn a_killed_writers_bytes_are_all_visible() {
+    let mut plan = plan();
+    plan.session = Duration::from_millis(700);
+    let mut fleet = Fleet::new(PROGRAM, 3, plan);
+    let client = fleet.client(0, By::Unix);
+    client.mkdir("/d", 0o755).unwrap();
+    client.set_layout("/d", Some(Striping { width: 0, stripe: 64 << 10 })).unwrap();
+    for (number, by) in [(0, By::Unix), (1, By::Tcp)] {
+        let path = format!("/d/w{number}");
+        let config = fleet.hosts[1].client_config(by);
+        let key = fleet.hosts[1].key();
+        let mut writer = Command::new(WRITER)
+            .args([&config.address.to_string(), &key.display().to_string(), &path])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let told = BufReader::new(writer.stdout.take().unwrap()).lines();
+        let end: u64 = told.take(60).last().unwrap().unwrap().parse().unwrap();
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        let look = || {
+            let size = client.stat(&path).unwrap().size;
+            assert!(size >= end, "{path} has {size} bytes, and {end} were acknowledged");
+            let file = client.open(&path, OpenOptions::READ).unwrap();
+            let mut bytes = vec![0; end as usize];
+            assert_eq!(file.pread(0, &mut bytes).unwrap(), bytes.len());
+            for offset in (0..end).step_by(PIECE as usize) {
+                let piece = &bytes[offset as usize..(offset + PIECE) as usize];
+                assert!(piece == pattern(offset, PIECE as usize), "{path} at {offset}");
+            }
+            size
+        };
+        let size = look();
+        // Its session ends, and its file is settled; then every server forgets what it had in memory.
+        std::thread::sleep(Duration::from_millis(1500));
+        assert_eq!(look(), size);
+        fleet.stop_all();
+        fleet.start_all();
+        assert_eq!(look(), size);
+    }
+    drop(client);
+    fleet.check();
+}
+
+#[test]
+fn a_wiped_store_is_never_mistaken_for_empty_files() {
+    let mut fleet = Fleet::new(PROGRAM, 3, plan());
+    let client = fleet.client(0, By::Unix);
+    let files = populate(&client);
+    // Where what of them is.
+    let facts: Vec<(String, u64, ServerId, Vec<ServerId>)> = files
+        .into_iter()
+        .map(|(path, number)| {
+            let attr = client.stat(&path).unwrap();
+            let (_, layout) = client.layout(&path).unwrap();
+            (path, number, attr.id.maker(), layout.unwrap().servers)
+        })
+        .collect();
+    let lost = ServerId(2);
+    assert!(facts.iter().any(|(_, _, authority, _)| *authority == lost));
+    fleet.host(2).kill();
+    let store = fleet.host(2).store();
+    Store::remove(&store).unwrap();
+    let before = impatient(&fleet, 0, By::Unix);
+    fleet.host(2).begin();
+    let ready = fleet.host(2).await_ready();
+    for (path, ..) in facts.iter().filter(|(_, _, authority, _)| *authority == lost).take(2) {
+        let error = before.stat(path).unwrap_err();
+        assert!(
+            matches!(error.kind(), ErrorKind::Io | ErrorKind::Unreachable),
+            "{path}: an empty store does not join silently: {error} ({ready:?})"
+        );
+    }
+    for number in [0, 2] {
+        fleet.client(number, By::Unix).replace_server(lost).unwrap();
+    }
+    if !fleet.host(2).is_up() {
+        fleet.host(2).start();
+    }
+    let client = fleet.client(0, By::Unix);
+    await_joined(&client, lost);
+    check_damage(&client, &facts, lost);
+    for number in 0..30 {
+        let path = format!("/new{number}");
+        client.open(&path, OpenOptions::CREATE_NEW).unwrap().pwrite(0, &pattern(number, 1000)).unwrap();
+        assert_eq!(client.stat(&path).unwrap().size, 1000);
+    }
+}
+
+/// Waits until a server has been let in again.
+fn await_joined(client: &Client, server: ServerId) {
+    for _ in 0..600 {
+        let statuses = client.statuses().unwrap();
+        let found = statuses.into_iter().find(|(found, _)| *found == server).unwrap().1;
+        if found.is_ok_and(|status| status.standing == Standing::Joined) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("server {server} never joined");
+}
+
+fn check_damage(client: &Client, facts: &[(String, u64, ServerId, Vec<ServerId>)], lost: ServerId) {
+    let damage = || -> Vec<String> {
+        client.statuses().unwrap().into_iter().flat_map(|(_, status)| status.unwrap().damage).collect()
+    };
+    // Every server tells what it knows once it has met the new store.
+    let harmed =
+        facts.iter().filter(|(_, _, authority, servers)| *authority != lost && servers.contains(&lost));
+    let harmed = harmed.count();
+    let mut told = damage();
+    for _ in 0..100 {
+        if told.iter().filter(|sentence| sentence.contains("bytes that server 2 held")).count() >= harmed {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        told = damage();
+    }
+    for (path, number, authority, servers) in facts {
+        if *authority == lost {
+            let error = client.stat(path).map(drop).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Io, "{path}: {error}");
+            continue;
+        }
+        let file = client.open(path, OpenOptions::READ).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let id = file.id().to_string();
+        assert_eq!(
+            told.iter().any(|sentence| sentence.contains(&id)),
+            servers.contains(&lost),
+            "{path}, file {id}: {told:#?}"
+        );
+        let expected = pattern(*number, 5 * STRIPE as usize);
+        for stripe in 0..5 {
+            let from = stripe * STRIPE as usize;
+            let mut bytes = vec![0; STRIPE as usize];
+            let read = file.pread(from as u64, &mut bytes);
+            match servers[stripe % servers.len()] == lost {
+                true => assert_eq!(read.unwrap_err().kind(), ErrorKind::Io, "{path}, stripe {stripe}"),
+                false => {
+                    assert_eq!(
+                        read.unwrap_or_else(|error| panic!("{path}, stripe {stripe}: {error}")),
+                        bytes.len()
+                    );
+                    assert!(bytes == expected[from..from + bytes.len()], "{path}, stripe {stripe}");
+                }
+            }
+        }
+    }
+}

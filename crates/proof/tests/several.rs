@@ -1,0 +1,266 @@
+//! Several servers, one namespace: against the reference model, through restarts and kills of any of them.
+
+use forebay_client::blocking::Client;
+use forebay_client::{Listing, OpenOptions, RenameMode};
+use forebay_model::{Bytes, ErrorKind, Striping};
+use forebay_proof::{Block, By, Dice, Driver, Fleet, HEAD, Plan, Seeded, Step, rounds};
+use forebay_server::Medium;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
+
+fn fleet(count: u16) -> Fleet {
+    Fleet::new(PROGRAM, count, Plan::new(Medium::Disk, Bytes::mib(96), Bytes::mib(4)))
+}
+
+/// Ends one server, one way or the other, and starts it again.
+fn restart(fleet: &mut Fleet, dice: &mut Dice) {
+    let gently = dice.one_in(3);
+    let host = fleet.any(dice);
+    match gently {
+        true => host.stop(),
+        false => host.kill(),
+    }
+    host.start();
+}
+
+/// One client at a time, each step compared; restarts between steps, and kills in the middle of them.
+fn play(count: u16, part: u64) {
+    let seeded = Seeded::new();
+    let mut dice = seeded.dice(part);
+    let mut fleet = fleet(count);
+    let clients = vec![fleet.client(0, By::Unix), fleet.client(1, By::Tcp), fleet.client(2, By::Unix)];
+    clients[0].set_layout("/", Some(Striping { width: 0, stripe: 64 << 10 })).unwrap();
+    let mut driver = Driver::new(clients, "", seeded.dice(part + 1));
+    let mut seen = BTreeMap::<String, u64>::new();
+    for number in rounds(1500) {
+        let step = match dice.below(150) {
+            0 => {
+                restart(&mut fleet, &mut dice);
+                driver.check();
+                continue;
+            }
+            1 => {
+                let patience = Duration::from_micros(dice.below(3000));
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        std::thread::sleep(patience);
+                        let host = fleet.any(&mut dice);
+                        host.kill();
+                        host.start();
+                    });
+                    driver.step()
+                })
+            }
+            2..5 => {
+                driver.restripe();
+                continue;
+            }
+            _ => driver.step(),
+        };
+        *seen.entry(format!("{step:?}")).or_default() += 1;
+        if number % 100 == 99 {
+            driver.check();
+        }
+    }
+    driver.check();
+    assert!(seen[&format!("{:?}", Step::Done)] > 10, "{seen:?}");
+    drop(driver);
+    fleet.check();
+}
+
+#[test]
+fn random_operations_on_three_servers_match_the_model() {
+    play(3, 5100);
+}
+
+#[test]
+fn random_operations_on_five_servers_match_the_model() {
+    play(5, 5200);
+}
+
+const WORKERS: u64 = 4;
+/// The common file grows no further.
+const LONGEST: u64 = 8 << 20;
+
+/// What one client knows about its appends: where each went, and how long it is.
+type Appended = BTreeMap<u64, (u64, u64)>;
+
+/// Appends blocks of all sizes to the common file, and works in its own directory.
+fn work(client: &Client, mut driver: Driver, mut dice: Dice, writer: u64, go_on: &AtomicBool) -> Appended {
+    let file =
+        client.open("/common/file", OpenOptions { read: true, ..OpenOptions::APPEND }).expect("it is there");
+    let mut appended = Appended::new();
+    let (mut version, mut end) = (0, 0);
+    while go_on.load(Ordering::Relaxed) {
+        for _ in 0..5 {
+            driver.step();
+        }
+        if end > LONGEST {
+            continue;
+        }
+        version += 1;
+        let block = Block { writer, slot: 0, version, len: HEAD as u64 + dice.size(100_000) };
+        match file.append(&block.bytes()) {
+            Ok(offset) => {
+                end = offset;
+                appended.insert(version, (offset, block.len));
+            }
+            Err(error) if error.kind() == ErrorKind::Unreachable => {}
+            Err(error) => panic!("append: {error}"),
+        }
+    }
+    driver.check();
+    appended
+}
+
+/// Every append that was acknowledged is there, whole and where it was said to be.
+fn check_appends(client: &Client, appended: &[Appended]) -> usize {
+    let file = client.open("/common/file", OpenOptions::READ).unwrap();
+    let size = file.stat().unwrap().size as usize;
+    let mut bytes = vec![0; size];
+    assert_eq!(file.pread(0, &mut bytes).unwrap(), size);
+    for (writer, appended) in appended.iter().enumerate() {
+        for (version, (offset, len)) in appended {
+            let (start, end) = (*offset as usize, (offset + len) as usize);
+            assert!(
+                end <= size,
+                "block {version} of writer {writer} at {offset} lies behind the end, {size}"
+            );
+            let block = Block::read(&bytes[start..end]).unwrap().expect("a block was written there");
+            assert_eq!((block.writer, block.version), (writer as u64, *version), "at {offset}");
+        }
+    }
+    appended.iter().map(BTreeMap::len).sum()
+}
+
+fn play_side_by_side(count: u16, part: u64) {
+    let seeded = Seeded::new();
+    let mut dice = seeded.dice(part);
+    let mut plan = Plan::new(Medium::Disk, Bytes::mib(128), Bytes::mib(4));
+    plan.session = Duration::from_secs(3);
+    let mut fleet = Fleet::new(PROGRAM, count, plan);
+    let reader = fleet.client(0, By::Unix);
+    reader.mkdir("/common", 0o777).unwrap();
+    let striping = Striping { width: 0, stripe: 64 << 10 };
+    reader.set_layout("/common", Some(striping)).unwrap();
+    reader.open("/common/file", OpenOptions::CREATE).unwrap().close().unwrap();
+    let go_on = AtomicBool::new(true);
+    let workers: Vec<_> = (0..WORKERS)
+        .map(|number| {
+            let client = fleet.client(number, By::turn(number));
+            let base = format!("/client{number}");
+            let driver = Driver::new(vec![client.clone()], &base, seeded.dice(part + 10 + number));
+            let driver = if number.is_multiple_of(2) { driver } else { driver.of_names() };
+            (client, driver, seeded.dice(part + 20 + number), number)
+        })
+        .collect();
+    let appended: Vec<Appended> = std::thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .into_iter()
+            .map(|(client, driver, dice, number)| {
+                let go_on = &go_on;
+                scope.spawn(move || work(&client, driver, dice, number, go_on))
+            })
+            .collect();
+        for _ in rounds(10) {
+            std::thread::sleep(Duration::from_millis(200 + dice.below(600)));
+            if threads.iter().any(std::thread::ScopedJoinHandle::is_finished) {
+                break;
+            }
+            restart(&mut fleet, &mut dice);
+        }
+        go_on.store(false, Ordering::Relaxed);
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let told = check_appends(&reader, &appended);
+    assert!(told > 20, "only {told} appends");
+    drop(reader);
+    fleet.check();
+}
+
+#[test]
+fn random_clients_of_three_servers_match_their_models_through_kills() {
+    play_side_by_side(3, 5300);
+}
+
+#[test]
+fn random_clients_of_five_servers_match_their_models_through_kills() {
+    play_side_by_side(5, 5400);
+}
+
+const DIRS: u64 = 5;
+
+/// Moves directories into each other and back for as long as it is told to.
+fn shuffle(client: &Client, mut dice: Dice, go_on: &AtomicBool) -> u64 {
+    let mut moved = 0;
+    while go_on.load(Ordering::Relaxed) {
+        let (one, other) = (dice.below(DIRS), dice.below(DIRS));
+        let (from, to) = match dice.below(3) {
+            0 => (format!("/m{one}"), format!("/m{other}/m{one}")),
+            1 => (format!("/m{other}/m{one}"), format!("/m{one}")),
+            _ => (format!("/m{other}/m{one}"), format!("/m{one}/m{other}")),
+        };
+        match client.rename(&from, &to, RenameMode::NoReplace) {
+            Ok(()) => moved += 1,
+            Err(error) => {
+                let kind = error.kind();
+                let expected =
+                    [ErrorKind::NotFound, ErrorKind::Invalid, ErrorKind::Exists, ErrorKind::Unreachable];
+                assert!(expected.contains(&kind), "{from} to {to}: {error} ({kind:?})");
+            }
+        }
+    }
+    moved
+}
+
+/// Every directory below a path, by name.
+fn found_below(client: &Client, path: &str, found: &mut BTreeMap<String, String>) {
+    let listed = client.read_dir(if path.is_empty() { "/" } else { path }, Listing::Names).unwrap();
+    for entry in listed.map(Result::unwrap) {
+        let below = format!("{path}/{}", entry.name);
+        let twice = found.insert(entry.name.to_string(), below.clone());
+        assert_eq!(twice, None, "{below} is there twice");
+        found_below(client, &below, found);
+    }
+}
+
+#[test]
+fn random_moves_of_directories_into_each_other_make_no_loop() {
+    let seeded = Seeded::new();
+    let mut dice = seeded.dice(5500);
+    let mut fleet = fleet(3);
+    let reader = fleet.client(0, By::Unix);
+    for dir in 0..DIRS {
+        reader.mkdir(format!("/m{dir}"), 0o755).unwrap();
+    }
+    let mut moved = 0;
+    for round in rounds(3) {
+        let go_on = AtomicBool::new(true);
+        let clients: Vec<Client> = (0..3).map(|number| fleet.client(number, By::turn(number))).collect();
+        moved += std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..)
+                .zip(&clients)
+                .map(|(number, client)| {
+                    let (go_on, dice) = (&go_on, seeded.dice(5510 + 10 * round + number));
+                    scope.spawn(move || shuffle(client, dice, go_on))
+                })
+                .collect();
+            for _ in 0..2 {
+                std::thread::sleep(Duration::from_millis(200 + dice.below(600)));
+                restart(&mut fleet, &mut dice);
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            go_on.store(false, Ordering::Relaxed);
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>()
+        });
+        let mut found = BTreeMap::new();
+        found_below(&reader, "", &mut found);
+        assert_eq!(found.len(), DIRS as usize, "{found:?}");
+    }
+    assert!(moved > 0);
+    drop(reader);
+    fleet.check();
+}

@@ -1,0 +1,273 @@
+//! Files whose bytes are on several servers.
+//!
+//! The *authority* of a file has its inode, and says who may write it: a server that meets a token for a file of
+//! another one has it vouched for there, once per session. From the first such voucher on the file's length is open
+//! (its inode is *unsettled*, durably), and whoever asks for it has to gather it; after the last close the authority
+//! gathers it once more and notes it. A file that lost its last name and its last opener is forgotten by the others
+//! first, and the authority keeps the orphan until all have.
+//!
+//! **Invariant**: as long as the inode of a file says that nobody else holds bytes of it, nobody does.
+
+use super::deal::and;
+use super::{Stop, nonsense};
+use crate::handle::SET_ID;
+use crate::service::{Caller, Service, stopped};
+use forebay_model::{Error, ErrorKind, FileId, Layout, Result, ServerId};
+use forebay_store::{Body, Extent};
+use forebay_wire::{Held, PeerReply, PeerRequest, Token, Vouched};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+/// Locks that put the changes of files in order.
+const ORDERS: usize = 64;
+/// What could not be done is tried again so often.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// What is to be done about files whose bytes others hold too.
+pub(crate) struct Afar {
+    orders: Vec<tokio::sync::Mutex<()>>,
+    /// Held while what an inode says of a file's length is changed.
+    noting: Vec<Mutex<()>>,
+    chores: Mutex<Chores>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Chores {
+    /// Nobody has them open any more: their length is to be noted.
+    settle: BTreeSet<FileId>,
+    /// They have no name left, and nobody has them open.
+    bury: BTreeSet<FileId>,
+}
+
+/// Whether others may hold bytes of a file.
+pub(crate) fn is_afar(extent: &Extent) -> bool {
+    *extent != Extent::default()
+}
+
+impl Default for Afar {
+    fn default() -> Afar {
+        Afar {
+            orders: (0..ORDERS).map(|_| tokio::sync::Mutex::default()).collect(),
+            noting: (0..ORDERS).map(|_| Mutex::default()).collect(),
+            chores: Mutex::default(),
+            wake: Notify::new(),
+        }
+    }
+}
+
+impl Afar {
+    /// What puts the changes of a file in order.
+    pub(crate) fn order(&self, file: FileId) -> &tokio::sync::Mutex<()> {
+        &self.orders[(file.0 % ORDERS as u64) as usize]
+    }
+
+    fn noting(&self, file: FileId) -> MutexGuard<'_, ()> {
+        self.noting[(file.0 % ORDERS as u64) as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody has the file open any more.
+    pub(crate) fn settle_later(&self, file: FileId) {
+        self.chores().settle.insert(file);
+        self.wake.notify_one();
+    }
+
+    /// The file has neither a name nor an opener.
+    pub(crate) fn bury_later(&self, file: FileId) {
+        self.chores().bury.insert(file);
+        self.wake.notify_one();
+    }
+
+    fn chores(&self) -> MutexGuard<'_, Chores> {
+        self.chores.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Service {
+    /// What this server holds of a file's bytes.
+    pub(super) fn held(&self, file: FileId) -> Result<Held> {
+        let facts = self.store.data().facts(file)?;
+        Ok(Held { size: facts.size, touched: facts.touched, buffered: facts.buffered })
+    }
+
+    /// Changes what the inode of a file says of its length.
+    pub(crate) fn note_extent(&self, file: FileId, change: impl FnOnce(&mut Extent)) -> Result<()> {
+        let _noting = self.afar.noting(file);
+        let Body::File { mut extent, .. } = self.store.names().inode(file)?.body else {
+            return Err(Error::new(ErrorKind::Invalid, format!("file {file} has no bytes")));
+        };
+        change(&mut extent);
+        self.store.names().note_extent(file, extent)
+    }
+
+    /// Whether a token of a file of ours is good, and what the server that asks has to know.
+    pub(super) fn vouch(&self, from: ServerId, token: &Token) -> Result<Vouched, Stop> {
+        let file = token.file;
+        let stale = |text: String| Stop::Failed(Error::new(ErrorKind::Stale, text));
+        if !token.is_sealed_by(&self.seal) {
+            return Err(stale(format!("the token for file {file} was not made by this service")));
+        }
+        let of_earlier_life = token.serial < self.began.0 && self.grace.lasts();
+        if !of_earlier_life && !self.sessions.knows(token) {
+            return Err(stale(format!("file {file} is not open any more: open it again")));
+        }
+        let _hold = self.opens.hold(file)?;
+        let inode = self.store.names().inode(file)?;
+        let Body::File { layout, incarnations, extent } = &inode.body else {
+            return Err(Error::from(ErrorKind::IsDirectory).into());
+        };
+        let Some(index) = layout.servers.iter().position(|&server| server == from) else {
+            let text = format!("server {from} holds no bytes of file {file}");
+            return Err(Error::new(ErrorKind::Invalid, text).into());
+        };
+        let lost =
+            self.joining.known(from).map(|(incarnation, _)| incarnation) != incarnations.get(index).copied();
+        let lost_below = match (lost && is_afar(extent), extent.unsettled) {
+            (false, _) => 0,
+            // Nobody knows how far its bytes reached.
+            (true, true) => u64::MAX,
+            (true, false) => extent.least.max(self.held(file)?.size),
+        };
+        if token.access.write && !extent.unsettled {
+            self.note_extent(file, |extent| extent.unsettled = true)?;
+        }
+        Ok(Vouched { lost_below, set_id: inode.mode & SET_ID != 0 })
+    }
+
+    /// Has the authority of a file vouch for a token, and takes it into the caller's session.
+    pub(crate) async fn have_vouched(&self, caller: &Caller, token: &Token) -> Result<()> {
+        let authority = self.members.members().authority(token.file);
+        let vouched = match self.ask(authority, PeerRequest::Vouch { token: *token }).await? {
+            PeerReply::Vouched(vouched) => vouched,
+            other => return Err(nonsense(&other)),
+        };
+        let hold = Arc::new(self.opens.hold(token.file)?);
+        if vouched.lost_below > 0 {
+            self.store.data().lose(token.file, vouched.lost_below)?;
+        }
+        if vouched.set_id {
+            hold.has_set_id();
+        }
+        caller.session.insert(*token, hold)
+    }
+
+    /// What others hold of a file of ours that is not settled.
+    pub(super) async fn gather_others(self: &Arc<Service>, file: FileId) -> Result<Held> {
+        let others = self.holders(file)?;
+        let held = self.gather(file, &others).await?;
+        if !self.opens.is_held(file) && !self.grace.lasts() {
+            self.afar.settle_later(file);
+        }
+        Ok(held)
+    }
+
+    /// The other servers that may hold bytes of a file of ours.
+    fn holders(&self, file: FileId) -> Result<Vec<ServerId>> {
+        match self.store.names().inode(file)?.body {
+            Body::File { layout, extent, .. } if is_afar(&extent) => Ok(self.others_of(&layout)),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn others_of(&self, layout: &Layout) -> Vec<ServerId> {
+        layout.servers.iter().copied().filter(|&server| server != self.config.server).collect()
+    }
+
+    /// Tells all others that may hold bytes of a file something; all have to hear it.
+    pub(super) async fn tell_holders(self: &Arc<Service>, file: FileId, what: &PeerRequest) -> Result<()> {
+        let list = self.holders(file)?.into_iter().map(|server| (server, what.clone())).collect();
+        for answer in self.ask_all(list).await {
+            answer?;
+        }
+        Ok(())
+    }
+
+    /// Notes the length of a file that nobody has open any more.
+    async fn settle(self: &Arc<Service>, file: FileId) -> Result<()> {
+        let _order = self.afar.order(file).lock().await;
+        let inode = match self.store.names().inode(file) {
+            Ok(inode) => inode,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let Body::File { layout, extent, .. } = inode.body else { return Ok(()) };
+        if !extent.unsettled || self.opens.is_held(file) {
+            return Ok(());
+        }
+        let ask = |server| (server, PeerRequest::Facts { file, closed: true });
+        let mut total = Held::default();
+        for answer in self.ask_all(self.others_of(&layout).into_iter().map(ask).collect()).await {
+            match answer? {
+                PeerReply::Facts(held) => total = and(total, held),
+                other => return Err(nonsense(&other)),
+            }
+        }
+        // Somebody may have opened it meanwhile: then his close settles it.
+        match self.opens.is_held(file) {
+            true => Ok(()),
+            false => self.note_extent(file, |extent| {
+                extent.least = extent.least.max(total.size);
+                extent.touched = extent.touched.max(total.touched);
+                extent.unsettled = false;
+            }),
+        }
+    }
+
+    /// Has a file forgotten by all others, and then forgets it.
+    async fn bury(self: &Arc<Service>, file: FileId) -> Result<()> {
+        self.tell_holders(file, &PeerRequest::Forget { file }).await?;
+        let batch = self.store.names().bury(file)?;
+        self.store.data().delete(file, batch)?;
+        self.opens.buried(file);
+        Ok(())
+    }
+}
+
+/// Does what is to be done about files whose bytes others hold too, and what servers owe each other about names.
+pub(crate) async fn work(service: Arc<Service>) {
+    let mut stopping = service.stopping();
+    loop {
+        let due = {
+            let mut chores = service.afar.chores();
+            (std::mem::take(&mut chores.settle), std::mem::take(&mut chores.bury))
+        };
+        for file in due.0 {
+            if let Err(error) = service.settle(file).await {
+                tracing::debug!(%file, %error, "the length of a file will be noted later");
+                service.afar.chores().settle.insert(file);
+            }
+        }
+        for file in due.1 {
+            if let Err(error) = service.bury(file).await {
+                tracing::debug!(%file, %error, "a file without a name will be removed later");
+                service.afar.chores().bury.insert(file);
+            }
+        }
+        tokio::select! {
+            () = service.afar.wake.notified() => {}
+            () = sleep(AGAIN) => service.tidy_names().await,
+            () = stopped(&mut stopping) => return,
+        }
+    }
+}
+
+impl Service {
+    /// Asks what became of what was prepared here, and tells others what became of what they prepared.
+    async fn tidy_names(self: &Arc<Service>) {
+        for intent in self.store.names().prepared() {
+            let obstacle = forebay_store::Obstacle::Intent(intent);
+            if let Some(question) = self.store.names().question(&obstacle)
+                && let Err(error) = self.put(question).await
+            {
+                tracing::debug!(?intent, %error, "what became of this will be asked later");
+            }
+        }
+        match self.store.names().unfinished() {
+            Ok(unfinished) => self.tell_ends(unfinished).await,
+            Err(error) => tracing::error!(%error, "what others have to finish cannot be read"),
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! Several servers, one namespace, spoken to directly.
+
+use crate::raw::{Raw, name, pattern, refused};
+use forebay_model::{Attr, Bytes, Change, Error, ErrorKind, FileId, Members, ServerId};
+use forebay_server::{Config, Medium, Running, Server};
+use forebay_wire::{At, Channel, IfExists, Known, Reply, Request, Standing, Status, Token};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const ROOT: FileId = FileId::ROOT;
+const SOON: Duration = Duration::from_secs(30);
+
+/// Servers in this process, each of which can be stopped and started again.
+pub(crate) struct Fleet {
+    pub(crate) configs: Vec<Config>,
+    running: Vec<Option<Running>>,
+    pub(crate) dir: TempDir,
+}
+
+impl Fleet {
+    pub(crate) fn plan(count: u16, change: impl FnOnce(&mut Config)) -> Fleet {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let mut config = Config::for_store(dir.path().join("store"));
+        config.capacity = Bytes::mib(16);
+        config.region = Some(Bytes::mib(1));
+        config.medium = Medium::Disk;
+        config.tcp = false;
+        config.times.lease = Duration::from_millis(400);
+        config.times.peer = Duration::from_secs(2);
+        change(&mut config);
+        let configs = config.several(count);
+        Fleet { running: configs.iter().map(|_| None).collect(), configs, dir }
+    }
+
+    pub(crate) fn new(count: u16) -> Fleet {
+        let mut fleet = Fleet::plan(count, |_| {});
+        (0..usize::from(count)).for_each(|index| fleet.start(index));
+        fleet.joined();
+        fleet
+    }
+
+    pub(crate) fn start(&mut self, index: usize) {
+        let running = Server::start(self.configs[index].clone()).expect("a server starts");
+        self.running[index] = Some(running);
+    }
+
+    pub(crate) fn stop(&mut self, index: usize) {
+        self.running[index].take().expect("it runs").shutdown().expect("an orderly end");
+    }
+
+    pub(crate) fn joined(&self) {
+        for running in self.running.iter().flatten() {
+            running.wait_until_joined(SOON).expect("all have joined");
+        }
+    }
+
+    pub(crate) fn members(&self) -> Members {
+        self.configs[0].members().expect("a list")
+    }
+
+    fn index(&self, server: ServerId) -> usize {
+        self.configs.iter().position(|config| config.server == server).expect("one of them")
+    }
+
+    pub(crate) fn control(&self, index: usize) -> Raw {
+        Raw::unix(&self.configs[index].socket_path(), Channel::Control, 1).expect("let in")
+    }
+
+    fn data(&self, server: ServerId) -> Raw {
+        Raw::unix(&self.configs[self.index(server)].socket_path(), Channel::Data, 1).expect("let in")
+    }
+
+    fn home(&self, dir: FileId, text: &str) -> Raw {
+        self.control(self.index(self.members().home(dir, &name(text))))
+    }
+
+    fn authority(&self, file: FileId) -> Raw {
+        self.control(self.index(self.members().authority(file)))
+    }
+
+    /// A name that is at home on a server.
+    fn name_on(&self, dir: FileId, server: ServerId, like: &str) -> String {
+        let members = self.members();
+        let mut names = (0..).map(|number| format!("{like}{number}"));
+        names.find(|text| members.home(dir, &name(text)) == server).expect("there are enough names")
+    }
+
+    fn make_dir(&self, dir: FileId, text: &str) -> FileId {
+        self.home(dir, text).make_dir(dir, text, 0o755)
+    }
+
+    /// Walks as a client does.
+    fn walk(&self, path: &str) -> Result<Attr, Error> {
+        let (mut dir, mut rest) = (ROOT, path.to_owned());
+        loop {
+            let first = rest.split('/').next().expect("a part").to_owned();
+            let asked = Request::Walk { dir, path: rest.into_bytes(), follow: false };
+            match self.home(dir, &first).call(asked)? {
+                Reply::Found(attr) => return Ok(attr),
+                Reply::At { file, .. } => match self.authority(file).call(Request::GetAttr { file })? {
+                    Reply::Attr(attr) => return Ok(attr),
+                    other => panic!("{other:?}"),
+                },
+                Reply::Elsewhere { dir: next, rest: left } => {
+                    (dir, rest) = (next, String::from_utf8(left).expect("a path of ours"));
+                }
+                other => panic!("walked to {other:?}"),
+            }
+        }
+    }
+
+    fn status(&self, index: usize) -> Status {
+        match self.control(index).call(Request::Status) {
+            Ok(Reply::Status(status)) => *status,
+            other => panic!("no status: {other:?}"),
+        }
+    }
+}
+
+fn until(mut holds: impl FnMut() -> bool) {
+    while !holds() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn names_are_spread_and_found_from_everywhere() {
+    let fleet = Fleet::new(3);
+    let mut dir = ROOT;
+    let mut path = String::new();
+    for (level, server) in [1_u16, 2, 0, 2, 1].into_iter().enumerate() {
+        let text = fleet.name_on(dir, ServerId(server), &format!("level{level}."));
+        dir = fleet.make_dir(dir, &text);
+        assert_eq!(dir.maker(), ServerId(server), "what a home makes gets an id of its own");
+        path = format!("{path}{}{text}", if level > 0 { "/" } else { "" });
+    }
+    assert_eq!(fleet.walk(&path).unwrap().id, dir);
+    for server in 0..3 {
+        let text = fleet.name_on(dir, ServerId(server), "file");
+        let token = fleet.home(dir, &text).create(dir, &text, 0o644);
+        let authority = token.file.maker();
+        fleet.data(authority).write(token, At::Offset(0), &pattern(1, 5000)).unwrap();
+        let attr = fleet.walk(&format!("{path}/{text}")).unwrap();
+        assert_eq!((attr.id, attr.size), (token.file, 5000));
+        // In one request, for who has been there before.
+        let known = Known { len: path.len() as u16, dir };
+        let full = format!("{path}/{text}").into_bytes();
+        match fleet.home(dir, &text).call(Request::Jump { path: full, follow: false, known }) {
+            Ok(Reply::Found(attr)) => assert_eq!(attr.id, token.file),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(fleet.walk(&path).unwrap().links, 2);
+    refused(fleet.walk(&format!("{path}/nothing")), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_mode_that_is_changed_counts_everywhere_before_it_is_answered() {
+    let fleet = Fleet::new(3);
+    let text = fleet.name_on(ROOT, ServerId(1), "d");
+    let dir = fleet.make_dir(ROOT, &text);
+    let file = fleet.name_on(dir, ServerId(2), "f");
+    fleet.home(dir, &file).create(dir, &file, 0o644);
+    let walk = || Request::Walk { dir, path: file.clone().into_bytes(), follow: false };
+    let mut alice = fleet.home(dir, &file).acting(crate::raw::ALICE);
+    for round in 0..20 {
+        let mode = if round % 2 == 0 { 0o700 } else { 0o755 };
+        let change = Change { mode: Some(mode), ..Change::default() };
+        fleet.authority(dir).call(Request::SetAttr { file: dir, change }).unwrap();
+        let seen = alice.call(walk());
+        match mode {
+            0o700 => refused(seen, ErrorKind::AccessDenied),
+            _ => assert!(seen.is_ok(), "{seen:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_mode_can_be_changed_while_a_server_is_away() {
+    let mut fleet = Fleet::new(3);
+    let dir = fleet.make_dir(ROOT, &fleet.name_on(ROOT, ServerId(1), "d"));
+    let file = fleet.name_on(dir, ServerId(2), "f");
+    fleet.home(dir, &file).create(dir, &file, 0o644);
+    fleet.stop(2);
+    let change = Change { mode: Some(0o700), ..Change::default() };
+    fleet.authority(dir).call(Request::SetAttr { file: dir, change }).unwrap();
+    fleet.start(2);
+    let walk = Request::Walk { dir, path: file.clone().into_bytes(), follow: false };
+    refused(fleet.home(dir, &file).acting(crate::raw::ALICE).call(walk), ErrorKind::AccessDenied);
+}
+
+#[test]
+fn a_striped_file_is_one_file() {
+    let fleet = Fleet::new(3);
+    let text = fleet.name_on(ROOT, ServerId(1), "f");
+    let dir_layout = forebay_model::Striping { width: 0, stripe: 64 << 10 };
+    fleet.authority(ROOT).call(Request::SetLayout { dir: ROOT, striping: Some(dir_layout) }).unwrap();
+    let mut home = fleet.home(ROOT, &text);
+    let asked = Request::Create {
+        dir: ROOT,
+        name: name(&text),
+        mode: 0o644,
+        access: forebay_model::Access::BOTH,
+        if_exists: IfExists::Refuse,
+    };
+    let Ok(Reply::Opened { token, layout, .. }) = home.call(asked) else { panic!("not made") };
+    assert_eq!(layout.servers, [1, 2, 0].map(ServerId), "all of them, beginning at home");
+    let bytes = pattern(9, 500_000);
+    let whole = forebay_model::Span::new(0, bytes.len() as u64);
+    for (server, span) in layout.pieces(whole) {
+        let piece = &bytes[span.start as usize..span.end as usize];
+        fleet.data(server).write(token, At::Offset(span.start), piece).unwrap();
+    }
+    let size = |raw: &mut Raw| match raw.call(Request::GetAttr { file: token.file }) {
+        Ok(Reply::Attr(attr)) => attr.size,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(size(&mut home), 500_000, "gathered while it is open");
+    for (server, span) in layout.pieces(whole) {
+        let got = fleet.data(server).read(token, span.start, (span.end - span.start) as u32).unwrap();
+        assert!(got == bytes[span.start as usize..span.end as usize]);
+    }
+    match home.call(Request::Append { token, len: 10 }) {
+        Ok(Reply::Written { offset }) => assert_eq!(offset, 500_000),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(size(&mut home), 500_010, "what was handed out counts");
+    home.call(Request::Truncate { token, size: 100_000 }).unwrap();
+    assert_eq!(size(&mut home), 100_000);
+    let gone = layout.server_at(150_000);
+    assert_eq!(fleet.data(gone).read(token, 150_000, 10).unwrap(), b"", "cut everywhere");
+    home.call(Request::Close { token }).unwrap();
+    home.call(Request::Unlink { dir: ROOT, name: name(&text) }).unwrap();
+    until(|| (0..3).all(|index| fleet.status(index).usage.live == 0));
+}
+
+fn forged(token: Token) -> Token {
+    Token { serial: token.serial + 1, ..token }
+}
+
+#[test]
+fn a_token_counts_where_it_was_vouched_for_and_no_longer_than_it_is_open() {
+    let fleet = Fleet::new(3);
+    let striping = Some(forebay_model::Striping { width: 0, stripe: 64 << 10 });
+    fleet.authority(ROOT).call(Request::SetLayout { dir: ROOT, striping }).unwrap();
+    let text = fleet.name_on(ROOT, ServerId(0), "f");
+    let mut home = fleet.home(ROOT, &text);
+    let token = home.create(ROOT, &text, 0o644);
+    let mut other = fleet.data(ServerId(1));
+    refused(other.write(forged(token), At::Offset(0), b"x"), ErrorKind::Stale);
+    other.write(token, At::Offset(64 << 10), b"there").unwrap();
+    home.call(Request::Close { token }).unwrap();
+    until(|| {
+        // Settling takes the voucher away.
+        let read = other.read(token, 64 << 10, 9);
+        read.is_err_and(|error| error.kind() == ErrorKind::Stale)
+    });
+    match home.call(Request::GetAttr { file: token.file }) {
+        Ok(Reply::Attr(attr)) => assert_eq!(attr.size, (64 << 10) + 5),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn standing(fleet: &Fleet, index: usize) -> Standing {
+    fleet.status(index).standing
+}
+
+#[test]
+fn servers_start_in_any_order_and_a_new_one_waits_for_all() {
+    let mut fleet = Fleet::plan(3, |_| {});
+    fleet.start(2);
+    let walk = || Request::Walk { dir: ROOT, path: b"x".to_vec(), follow: false };
+    let error = fleet.control(2).call(walk()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("server 0") && error.to_string().contains("server 1"), "{error}");
+    fleet.start(0);
+    fleet.start(1);
+    fleet.joined();
+    fleet.stop(0);
+    fleet.stop(1);
+    fleet.stop(2);
+    // Who has joined serves at once; what needs the others says which of them is not there.
+    fleet.start(1);
+    assert_eq!(standing(&fleet, 1), Standing::Joined);
+    let text = fleet.name_on(ROOT, ServerId(1), "f");
+    let asked = Request::Walk { dir: ROOT, path: text.into_bytes(), follow: false };
+    let error = fleet.control(1).call(asked).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("server 0"), "{error}");
+}
+
+#[test]
+fn lists_that_differ_are_refused_with_both_shown() {
+    let mut fleet = Fleet::plan(2, |_| {});
+    fleet.configs[1].epoch = 7;
+    fleet.start(0);
+    fleet.start(1);
+    until(|| matches!(standing(&fleet, 0), Standing::Refused(_)));
+    let Standing::Refused(why) = standing(&fleet, 0) else { panic!("it was refused a moment ago") };
+    assert!(why.contains("epoch 1: 0 unix:") && why.contains("epoch 7: 0 unix:"), "{why}");
+}
+
+#[test]
+fn a_server_of_another_cluster_is_refused() {
+    let mut fleet = Fleet::plan(2, |config| {
+        config.tcp = true;
+        config.listen = free_port();
+    });
+    let (mut other, list) = (free_port(), fleet.configs[0].servers.clone());
+    other.set_ip(fleet.configs[0].listen.ip());
+    fleet.configs[1].listen = other;
+    let mut list = list;
+    list[1].address = format!("tcp:{other}");
+    fleet.configs.iter_mut().for_each(|config| config.servers.clone_from(&list));
+    fleet.configs[1].key = Some(fleet.dir.path().join("another.key"));
+    fleet.start(0);
+    fleet.start(1);
+    let text = fleet.name_on(ROOT, ServerId(0), "f");
+    let asked = Request::Walk { dir: ROOT, path: text.into_bytes(), follow: false };
+    refused(fleet.control(0).call(asked), ErrorKind::Unreachable);
+    until(|| matches!(standing(&fleet, 0), Standing::Refused(why) if why.contains("key")));
+}
+
+fn free_port() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("it has an address")
+}
+
+#[test]
+fn a_peer_that_answers_garbage_is_named() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let address = listener.local_addr().expect("it has an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            // It may be gone already, which is as good.
+            let _ = stream.and_then(|mut stream| stream.write_all(&[0xfe; 4096]));
+        }
+    });
+    let mut fleet = Fleet::plan(2, |config| config.times.peer = Duration::from_millis(500));
+    for config in &mut fleet.configs {
+        config.servers[1].address = format!("tcp:{address}");
+    }
+    fleet.start(0);
+    until(
+        || matches!(standing(&fleet, 0), Standing::Waiting(why) if why.contains("not the start of a Forebay frame")),
+    );
+    assert!(fleet.control(0).call(Request::Ping).is_ok());
+}
+
+#[test]
+fn an_empty_store_joins_only_when_the_old_one_is_given_up() {
+    let mut fleet = Fleet::new(3);
+    let dir = fleet.make_dir(ROOT, &fleet.name_on(ROOT, ServerId(0), "d"));
+    let lost = fleet.name_on(dir, ServerId(2), "lost");
+    let kept = fleet.name_on(dir, ServerId(1), "kept");
+    fleet.home(dir, &lost).create(dir, &lost, 0o644);
+    fleet.home(dir, &kept).create(dir, &kept, 0o644);
+    fleet.stop(2);
+    std::fs::remove_dir_all(&fleet.configs[2].store).expect("the store is wiped");
+    fleet.start(2);
+    until(|| matches!(standing(&fleet, 2), Standing::Refused(_)));
+    let walk = |text: &str| Request::Walk { dir, path: text.as_bytes().to_vec(), follow: false };
+    let error = fleet.control(2).call(walk(&lost)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(error.to_string().contains("forebay server replace 2"), "{error}");
+    assert!(fleet.home(dir, &kept).call(walk(&kept)).is_ok(), "everything not on it keeps working");
+    let replace = Request::ReplaceServer { server: ServerId(2) };
+    for index in [0, 1] {
+        fleet.control(index).call(replace.clone()).unwrap();
+    }
+    until(|| standing(&fleet, 2) == Standing::Joined);
+    let damage = fleet.status(2).damage;
+    assert!(damage.len() == 1 && damage[0].contains("earlier store of server 2"), "{damage:?}");
+    refused(fleet.control(2).call(walk(&lost)), ErrorKind::Io);
+    let made = fleet.home(dir, &lost).make_dir(dir, &lost, 0o755);
+    assert!(made.0 & 0xffff_ffff_ffff >= 1 << 40, "an id of a new life: {made}");
+    let inside = fleet.name_on(made, ServerId(2), "x");
+    refused(fleet.walk(&inside), ErrorKind::NotFound);
+    // Whoever knows better is not fooled by the same number twice.
+    fleet.stop(2);
+    fleet.start(2);
+    assert_eq!(standing(&fleet, 2), Standing::Joined);
+}
+
+#[test]
+fn a_store_does_not_change_its_service() {
+    let mut fleet = Fleet::new(2);
+    fleet.stop(1);
+    let mut alone = fleet.configs[1].clone();
+    alone.servers.clear();
+    let error = Server::start(alone).err().expect("refused");
+    assert!(error.to_string().contains("belongs to a service of servers 0, 1"), "{error}");
+}
+
+#[test]
+fn sixty_four_servers_in_one_process() {
+    let mut fleet = Fleet::plan(64, |config| {
+        config.capacity = Bytes::mib(1);
+        config.region = Some(Bytes::kib(256));
+        config.times.lease = Duration::from_secs(10);
+        config.times.peer = Duration::from_secs(30);
+        config.lambda = Duration::from_secs(60);
+    });
+    (0..64).rev().for_each(|index| fleet.start(index));
+    fleet.joined();
+    let dir = fleet.make_dir(ROOT, &fleet.name_on(ROOT, ServerId(40), "d"));
+    for number in 0..64 {
+        let text = format!("file{number}");
+        let token = fleet.home(dir, &text).create(dir, &text, 0o644);
+        fleet.data(token.file.maker()).write(token, At::Offset(0), &[7; 10]).unwrap();
+        let walk = Request::Walk { dir, path: text.clone().into_bytes(), follow: false };
+        match fleet.home(dir, &text).call(walk) {
+            Ok(Reply::Found(attr)) => assert_eq!(attr.size, 10),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! From a directory up to the root.
+
+use super::{Attempt, DirCopy, MAX_TRIES, Names, Stopped, damaged, demand, no_file};
+use forebay_model::{Access, ErrorKind, FileId, FileKind, Identity, Name};
+
+impl Names {
+    /// Fails unless `who` could have come to this file by a path: by one of its names, with search permission on
+    /// every directory from the root down. For requests that name a file by nothing but its id: a file of ours, or
+    /// any directory.
+    pub fn reach(&self, who: &Identity, file: FileId) -> Attempt<()> {
+        if !self.is_here(file) {
+            return self.reach_directory(who, file);
+        }
+        let inode = self.settled(file)?;
+        if inode.kind() == FileKind::Directory {
+            return self.reach_directory(who, file);
+        }
+        let mut refusal = no_file(file);
+        for &dir in &inode.parents {
+            let reached = self.dir(dir).and_then(|copy| Ok(demand(who, dir, &copy, Access::EXECUTE)?));
+            match reached.and_then(|()| self.reach_directory(who, dir)) {
+                Err(Stopped::Failed(error)) => refusal = error,
+                reached => return reached,
+            }
+        }
+        Err(refusal.into())
+    }
+
+    /// Whether names from the root on still lead to a directory, one after the other, and `who` may search all
+    /// directories on the way but the last.
+    pub fn leads_to(&self, who: &Identity, path: &[Name], dir: FileId) -> Attempt<bool> {
+        let mut left = path;
+        let mut leads = true;
+        let mut expect = |name: Option<&Name>| {
+            let (last, before) = match left.split_last() {
+                Some((last, before)) => (Some(last), before),
+                None => (None, left),
+            };
+            leads &= last == name;
+            left = before;
+            leads
+        };
+        let copy = match self.settled_dir(dir) {
+            Err(Stopped::Failed(error))
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) =>
+            {
+                return Ok(false);
+            }
+            copy => copy?,
+        };
+        if !expect(copy.name.as_ref()) {
+            return Ok(false);
+        }
+        self.climb(dir, |id, copy| {
+            let goes_on = expect(copy.name.as_ref());
+            if goes_on {
+                demand(who, id, copy, Access::EXECUTE)?;
+            }
+            Ok(goes_on)
+        })?;
+        Ok(leads && left.is_empty())
+    }
+
+    fn reach_directory(&self, who: &Identity, dir: FileId) -> Attempt<()> {
+        if who.is_root() && self.is_here(dir) {
+            return Ok(());
+        }
+        if who.is_root() {
+            return self.dir(dir).map(drop);
+        }
+        self.climb(dir, |id, copy| Ok(demand(who, id, copy, Access::EXECUTE).map(|()| true)?))
+    }
+
+    /// Whether directory `inner` is `outer` or somewhere below it.
+    pub(super) fn is_within(&self, inner: FileId, outer: FileId) -> Attempt<bool> {
+        let mut found = inner == outer;
+        self.climb(inner, |id, _| {
+            found |= id == outer;
+            Ok(!found)
+        })?;
+        Ok(found)
+    }
+
+    /// A directory, once it is settled where it is.
+    pub(super) fn settled_dir(&self, id: FileId) -> Attempt<DirCopy> {
+        self.holds.file_is_free(id)?;
+        self.dir(id)
+    }
+
+    /// Shows the directories above `id`, one after the other up to the root, until `visit` says no. Starts again
+    /// when a directory moves and its former parent goes meanwhile.
+    pub(super) fn climb(
+        &self,
+        id: FileId,
+        mut visit: impl FnMut(FileId, &DirCopy) -> Attempt<bool>,
+    ) -> Attempt<()> {
+        let (mut at, mut copy) = (id, self.settled_dir(id)?);
+        let (mut steps, mut tries, mut mark) = (0_u64, 0, None);
+        while at != FileId::ROOT {
+            let above = copy.parent;
+            // What was met before is met again: they lead in a circle, unless they moved meanwhile.
+            let next = match mark == Some(above) {
+                true => None,
+                false => unless_gone(self.settled_dir(above))?,
+            };
+            if next.is_none() {
+                (steps, tries, mark) = (0, tries + 1, None);
+                if tries > MAX_TRIES {
+                    return Err(damaged(format!("directory {id} is not below the root")).into());
+                }
+                (at, copy) = (id, self.settled_dir(id)?);
+                continue;
+            }
+            (at, copy) = next.map_or((at, copy), |copy| (above, copy));
+            steps += 1;
+            if steps.is_power_of_two() {
+                mark = Some(at);
+            }
+            if !visit(at, &copy)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unless_gone(found: Attempt<DirCopy>) -> Attempt<Option<DirCopy>> {
+    match found {
+        Err(Stopped::Failed(error)) if error.kind() == ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}

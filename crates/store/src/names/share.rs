@@ -1,0 +1,76 @@
+//! What each home of a directory's entries counts for it.
+
+use super::{Attempt, Facts, Names, damaged, key};
+use forebay_model::{FileId, Result, Stamp};
+
+const VERSION: u8 = 1;
+
+/// What the entries of a directory that are at home here add to its attributes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Share {
+    /// How many of them are directories.
+    pub subdirs: u32,
+    /// When one of them last came, went or changed.
+    pub touched: Option<Stamp>,
+}
+
+impl Share {
+    /// This and that together.
+    #[must_use]
+    pub fn and(self, other: Share) -> Share {
+        let subdirs = self.subdirs.saturating_add(other.subdirs);
+        Share { subdirs, touched: self.touched.max(other.touched) }
+    }
+
+    pub(super) fn changed(self, dir: FileId, by: i32, now: Stamp) -> Result<Share> {
+        Ok(Share { touched: self.touched.max(Some(now)), ..self.counted(dir, by)? })
+    }
+
+    pub(super) fn counted(self, dir: FileId, by: i32) -> Result<Share> {
+        let subdirs = self.subdirs.checked_add_signed(by);
+        let subdirs =
+            subdirs.ok_or_else(|| damaged(format!("directory {dir} miscounts the directories in it")))?;
+        Ok(Share { subdirs, ..self })
+    }
+
+    pub(super) fn encode(self) -> Vec<u8> {
+        let mut value = vec![VERSION];
+        value.extend(self.subdirs.to_be_bytes());
+        value.extend(self.touched.unwrap_or_default().0.to_be_bytes());
+        value
+    }
+
+    pub(super) fn decode(dir: FileId, value: &[u8]) -> Result<Share> {
+        let parts = match value {
+            [VERSION, rest @ ..] => rest.split_first_chunk::<4>(),
+            _ => None,
+        };
+        let share = parts.and_then(|(subdirs, touched)| {
+            let touched = Stamp(u64::from_be_bytes(touched.try_into().ok()?));
+            Some(Share { subdirs: u32::from_be_bytes(*subdirs), touched: Some(touched) })
+        });
+        share.ok_or_else(|| damaged(format!("the counts of directory {dir} cannot be read")))
+    }
+}
+
+impl From<Share> for Facts {
+    fn from(share: Share) -> Facts {
+        Facts { subdirs: share.subdirs, touched: share.touched, ..Facts::default() }
+    }
+}
+
+impl Names {
+    /// What this server's entries add to a directory's attributes, once it is settled where they lead.
+    pub fn settled_share(&self, dir: FileId) -> Attempt<Share> {
+        self.holds.entries_are_settled(dir)?;
+        Ok(self.share(dir)?)
+    }
+
+    /// What this server's entries add to a directory's attributes.
+    pub fn share(&self, dir: FileId) -> Result<Share> {
+        match self.kv.get(&key::share(dir))? {
+            Some(value) => Share::decode(dir, &value),
+            None => Ok(Share::default()),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Everything that one server holds of the namespace, shown one after the other.
+
+use super::key::{self, Target};
+use super::{Inode, Names};
+use forebay_model::{FileId, Name, Result};
+use std::ops::ControlFlow;
+
+impl Names {
+    /// Shows every inode of ours. What cannot be read is passed over: checking the store finds it.
+    pub fn each_inode(&self, visit: &mut dyn FnMut(FileId, &Inode) -> ControlFlow<()>) -> Result<()> {
+        self.kv.scan(key::INODES, &[], &mut |key, value| {
+            let inode = key::split_id(key).and_then(|(id, _)| Some((id, Inode::decode(id, value).ok()?)));
+            inode.map_or(ControlFlow::Continue(()), |(id, inode)| visit(id, &inode))
+        })
+    }
+
+    /// Shows every entry that is at home here. What cannot be read is passed over: checking the store finds it.
+    pub fn each_entry(&self, visit: &mut dyn FnMut(FileId, &Name, Target) -> ControlFlow<()>) -> Result<()> {
+        self.kv.scan(key::ENTRIES, &[], &mut |key, value| {
+            let entry = key::split_entry(key).and_then(|(dir, _, name)| {
+                let target = Target::decode(dir, &name, value)?;
+                Ok((dir, name, target))
+            });
+            entry.map_or(ControlFlow::Continue(()), |(dir, name, target)| visit(dir, &name, target))
+        })
+    }
+}

@@ -1,0 +1,141 @@
+//! What servers ask each other. Whoever asks has proved the key and said in a [`Meeting`] which server it is.
+
+use crate::message::Token;
+use forebay_model::{FileId, Incarnation, Members, ServerId, Stamp};
+use serde::{Deserialize, Serialize};
+
+/// What a server asks another one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PeerRequest {
+    /// The first words on a line.
+    Meet(Meeting),
+    /// I am here; what I have of your directories counts for a lease from the moment I sent this.
+    Beat,
+    /// Something about names, in the store's own words.
+    Names {
+        /// What is asked.
+        ask: Vec<u8>,
+    },
+    /// Something about names that somebody wants done, in the store's own words.
+    Carry {
+        /// What.
+        ask: Vec<u8>,
+    },
+    /// What do your entries add to the attributes of a directory?
+    Share {
+        /// Which.
+        dir: FileId,
+    },
+    /// Is this token good, and what has its holder to know?
+    Vouch {
+        /// The token.
+        token: Token,
+    },
+    /// What do you hold of a file's bytes?
+    Facts {
+        /// Which file.
+        file: FileId,
+        /// Whether nobody has it open any more: whoever still thinks so has to be vouched for again.
+        closed: bool,
+    },
+    /// Set the length of what you hold of a file.
+    Cut {
+        /// Which file.
+        file: FileId,
+        /// To this.
+        size: u64,
+    },
+    /// Nobody can ever reach this file again.
+    Forget {
+        /// Which.
+        file: FileId,
+    },
+    /// Somebody other than the superuser changes the bytes of this file: take its set-id bits away.
+    DropSetId {
+        /// Which.
+        file: FileId,
+    },
+    /// This file was given a set-id bit: whoever writes has to say so.
+    HasSetId {
+        /// Which.
+        file: FileId,
+    },
+}
+
+/// What a server answers another one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PeerReply {
+    /// It is done.
+    Done,
+    /// The answer to a meeting.
+    Met(Met),
+    /// Something about names, in the store's own words.
+    Names {
+        /// What is told.
+        told: Vec<u8>,
+    },
+    /// The beat was heard.
+    Alive {
+        /// Which life of the server this is: what an earlier one said counts no more.
+        life: u64,
+    },
+    /// The token is good.
+    Vouched(Vouched),
+    /// What is held of the file.
+    Facts(Held),
+    /// What the entries add to the directory.
+    Share {
+        /// So many directories.
+        subdirs: u32,
+        /// Their last change.
+        touched: Option<Stamp>,
+    },
+}
+
+/// A server introduces itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Meeting {
+    /// Which one.
+    pub server: ServerId,
+    /// Which life of its store.
+    pub incarnation: Incarnation,
+    /// Whether it has joined the service with this store.
+    pub joined: bool,
+    /// Whom it takes for the service.
+    pub members: Members,
+}
+
+/// What the one that was met says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Met {
+    /// Which one.
+    pub server: ServerId,
+    /// Which life of its store.
+    pub incarnation: Incarnation,
+    /// Whether it has joined the service with this store.
+    pub joined: bool,
+    /// How often the store of the one that introduced itself was replaced; `None` if it was not known before.
+    pub replaced: Option<u16>,
+    /// The first id that it has not handed out.
+    pub next_id: FileId,
+}
+
+/// What the holder of a good token has to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Vouched {
+    /// Bytes below this offset that the asker does not find were lost with an earlier life of its store.
+    pub lost_below: u64,
+    /// Whether the file has a set-id bit.
+    pub set_id: bool,
+}
+
+/// What a server holds of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Held {
+    /// Behind its last byte.
+    pub size: u64,
+    /// The last change.
+    pub touched: Option<Stamp>,
+    /// Bytes in the buffer.
+    pub buffered: u64,
+}
