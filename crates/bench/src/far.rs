@@ -15,12 +15,14 @@ pub(crate) const WORD: &str = "far-side";
 
 /// Several times what one round writes.
 const CAPACITY: Bytes = Bytes::mib(3072);
+/// For each of several servers, with which only names are measured.
+const SMALL: Bytes = Bytes::mib(128);
 
 /// Serves until nobody is interested any more.
 pub(crate) fn serve(servers: u16) -> Outcome {
     let dir = tempfile::tempdir_in(near::disk()?)?;
     let config = Config {
-        capacity: CAPACITY,
+        capacity: if servers == 1 { CAPACITY } else { SMALL },
         medium: Medium::Memory,
         listen: "127.0.0.1:0".parse()?,
         ..Config::for_store(dir.path().join("store"))
