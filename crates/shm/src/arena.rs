@@ -266,6 +266,7 @@ impl Drop for View {
 mod tests {
     use super::*;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use std::sync::atomic::{AtomicBool, AtomicU32};
 
     fn arena(len: u32) -> Arc<Arena> {
         let file = File::from(memfd_create("arena", MemfdFlags::CLOEXEC).unwrap());
@@ -319,30 +320,28 @@ mod tests {
     #[test]
     fn readers_and_resets_race_without_harm() {
         let arena = arena(64);
+        let (seen, stop) = (AtomicU32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
-            let readers: Vec<_> = (0..3)
-                .map(|_| {
-                    let arena = Arc::clone(&arena);
-                    scope.spawn(move || {
-                        let mut seen = 0_u32;
-                        for _ in 0..20_000 {
-                            let (generation, number) = (arena.generation(), arena.number);
-                            let ticket = Ticket { start: 0, len: 4, generation, arena: number };
-                            if let Some(view) = arena.view(ticket) {
-                                let generation = arena.generation();
-                                let bytes = u32::from_le_bytes(view.as_ref().try_into().unwrap());
-                                assert!(bytes <= generation, "bytes of a later generation");
-                                seen += 1;
-                            }
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let (generation, number) = (arena.generation(), arena.number);
+                        let ticket = Ticket { start: 0, len: 4, generation, arena: number };
+                        if let Some(view) = arena.view(ticket) {
+                            let generation = arena.generation();
+                            let bytes = u32::from_le_bytes(view.as_ref().try_into().unwrap());
+                            assert!(bytes <= generation, "bytes of a later generation");
+                            seen.fetch_add(1, Ordering::Relaxed);
                         }
-                        seen
-                    })
-                })
-                .collect();
-            let resets = (0..20_000).filter(|_| arena.reset()).count();
-            let seen: u32 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
-            assert!(resets > 0 && seen > 0);
-            assert!(!arena.is_held());
+                    }
+                });
+            }
+            let mut resets = 0;
+            while resets < 1000 || seen.load(Ordering::Relaxed) < 1000 {
+                resets += u32::from(arena.reset());
+            }
+            stop.store(true, Ordering::Relaxed);
         });
+        assert!(!arena.is_held());
     }
 }

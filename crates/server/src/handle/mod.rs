@@ -180,12 +180,16 @@ impl Service {
             },
             Body::Symlink { .. } | Body::Special { .. } => Facts::default(),
         };
-        let mut attr = inode.attr(file, &facts);
+        Ok(self.shown(file, inode, &facts))
+    }
+
+    fn shown(&self, file: FileId, inode: &Inode, facts: &Facts) -> Attr {
+        let mut attr = inode.attr(file, facts);
         if self.union.is_some() && attr.kind == FileKind::Directory {
             // How many directories are in it behind is only known to who lists it: one says that nobody counted.
             attr.links = 1;
         }
-        Ok(attr)
+        attr
     }
 
     fn now(&self) -> Stamp {

@@ -122,7 +122,7 @@ impl Service {
             FileKind::File => self.store.data().facts(file)?,
             _ => Facts::default(),
         };
-        Ok(inode.attr(file, &facts))
+        Ok(self.shown(file, inode, &facts))
     }
 
     pub(super) fn link(&self, caller: &Caller, file: FileId, dir: FileId, name: &Name) -> Handled {
