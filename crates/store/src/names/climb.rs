@@ -51,14 +51,20 @@ impl Names {
         if !expect(copy.name.as_ref()) {
             return Ok(false);
         }
+        // What cannot be searched counts only on a way that still is one, and there the uppermost first.
+        let mut refusal = None;
         self.climb(dir, |id, copy| {
             let goes_on = expect(copy.name.as_ref());
-            if goes_on {
-                demand(who, id, copy, Access::EXECUTE)?;
+            if goes_on && let Err(error) = demand(who, id, copy, Access::EXECUTE) {
+                refusal = Some(error);
             }
             Ok(goes_on)
         })?;
-        Ok(leads && left.is_empty())
+        match refusal {
+            _ if !leads || !left.is_empty() => Ok(false),
+            Some(error) => Err(error.into()),
+            None => Ok(true),
+        }
     }
 
     fn reach_directory(&self, who: &Identity, dir: FileId) -> Attempt<()> {

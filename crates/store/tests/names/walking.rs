@@ -100,3 +100,26 @@ fn every_directory_on_the_way_must_be_searchable() {
         }
     }
 }
+
+#[test]
+fn what_was_known_of_a_path_is_judged_only_where_it_still_leads() {
+    let world = fresh();
+    world.build(&["d a 755", "d a/b 700 10:100", "d a/b/c 777", "d e 755"]);
+    let (dir, other) = (world.id("a/b/c"), user(11, 101, &[]));
+    let leads = |path: &str| {
+        let path: Vec<_> = path.split('/').map(crate::common::name).collect();
+        match world.names.leads_to(&other, &path, dir) {
+            Ok(leads) => leads.to_string(),
+            refused => outcome(&refused),
+        }
+    };
+    for (path, expected) in [
+        ("a/b/c", "AccessDenied"),
+        ("e/b/c", "false"),
+        ("b/c", "false"),
+        ("x/a/b/c", "false"),
+        ("a/b/d", "false"),
+    ] {
+        assert_eq!(leads(path), expected, "{path}");
+    }
+}
