@@ -334,7 +334,10 @@ impl Service {
             match answer {
                 Ok(PeerReply::Share { subdirs, touched }) => total = total.and(Share { subdirs, touched }),
                 Ok(other) => return Err(nonsense(&other)),
-                Err(error) => tracing::debug!(%dir, %error, "a directory's attributes are not complete"),
+                Err(error) if error.kind() == ErrorKind::Unreachable => {
+                    tracing::debug!(%dir, %error, "a directory's attributes are not complete");
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(total)

@@ -104,11 +104,13 @@ impl Line {
         self.hang_up.notify_waiters();
     }
 
-    /// Asks, and waits for the answer for so long. If the connection breaks, it is asked again.
+    /// Asks, and waits for the answer for so long. If the connection breaks, or a server that has just started has not
+    /// joined yet, it is asked again.
     pub(crate) async fn ask(&self, request: Request, patience: Duration) -> Answer {
         let asked = async {
             loop {
                 match self.send(&request, patience)?.await {
+                    Ok(Err(error)) if error.kind() == ErrorKind::Unreachable => sleep(PAUSE).await,
                     Ok(answer) => return answer,
                     Err(_) => sleep(PAUSE).await,
                 }
