@@ -77,7 +77,7 @@ impl Service {
             PeerRequest::Carry { .. } => Err(Stop::Names(forebay_store::Obstacle::Several)),
             PeerRequest::Share { dir } => {
                 self.demand_joined()?;
-                let share = self.store.names().share(*dir)?;
+                let share = self.store.names().settled_share(*dir).map_err(Error::from)?;
                 Ok(PeerReply::Share { subdirs: share.subdirs, touched: share.touched })
             }
             PeerRequest::Vouch { token } => self.vouch(from, token).map(PeerReply::Vouched),

@@ -145,10 +145,14 @@ impl Service {
                 let held = self.gather_others(file).await?;
                 caller.helps.held.insert(file, held);
             }
-            Stop::Shares(dir) => {
-                let share = self.shares(dir).await?;
-                caller.helps.shares.insert(dir, share);
-            }
+            Stop::Shares(dir) => match self.store.names().settled_share(dir) {
+                Ok(own) => {
+                    let share = self.shares(dir, own).await?;
+                    caller.helps.shares.insert(dir, share);
+                }
+                Err(Stopped::Obstacle(obstacle)) => self.clear(obstacle, aids).await?,
+                Err(Stopped::Failed(error)) => return Err(error),
+            },
             Stop::Vouch(token) => self.have_vouched(caller, &token).await?,
             Stop::Order(file) => {
                 aids.order = Some(self.afar.order(file).lock().await);
@@ -327,8 +331,8 @@ impl Service {
     }
 
     /// What all servers count for a directory; one that cannot be reached is left out.
-    async fn shares(self: &Arc<Service>, dir: FileId) -> Result<Share> {
-        let mut total = self.store.names().share(dir)?;
+    async fn shares(self: &Arc<Service>, dir: FileId, own: Share) -> Result<Share> {
+        let mut total = own;
         let list = self.others().into_iter().map(|server| (server, PeerRequest::Share { dir })).collect();
         for answer in self.ask_all(list).await {
             match answer {
