@@ -1,26 +1,11 @@
 //! The arbiter against a naive one that looks at everything, and the properties it promises.
 
+use forebay_dice::{Dice, seed};
 use forebay_model::{Bytes, ErrorKind, JobId, ServerId};
 use forebay_policy::Tick;
 use forebay_policy::arbiter::{Arbiter, Choice, Grant, Member, Rules, Until};
 use forebay_policy::drain::TargetId;
 use std::collections::{BTreeMap, BTreeSet};
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
-    }
-}
-
-fn seed() -> u64 {
-    std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
-}
 
 fn member(server: u16, job: u64) -> Member {
     Member { server: ServerId(server), job: JobId(job) }
@@ -156,7 +141,7 @@ impl World {
 const TARGETS: u64 = 6;
 
 /// One thing that happens to both arbiters.
-fn step(world: &mut World, arbiter: &mut Arbiter, random: &mut Random) {
+fn step(world: &mut World, arbiter: &mut Arbiter, random: &mut Dice) {
     let now = world.now;
     match random.below(10) {
         0..4 => ask(world, arbiter, random),
@@ -183,7 +168,7 @@ fn step(world: &mut World, arbiter: &mut Arbiter, random: &mut Random) {
 }
 
 /// A member says what it has.
-fn ask(world: &mut World, arbiter: &mut Arbiter, random: &mut Random) {
+fn ask(world: &mut World, arbiter: &mut Arbiter, random: &mut Dice) {
     let (now, who) = (world.now, member(random.below(8) as u16, random.below(5)));
     let (priority, fill) = (random.below(2) as u32, random.below(1000) as u16);
     let count = random.below(4);
@@ -204,7 +189,7 @@ fn ask(world: &mut World, arbiter: &mut Arbiter, random: &mut Random) {
 }
 
 /// A holder goes on, or lets go with something left or nothing.
-fn end(world: &mut World, arbiter: &mut Arbiter, random: &mut Random) {
+fn end(world: &mut World, arbiter: &mut Arbiter, random: &mut Dice) {
     let (now, lease) = (world.now, world.rules.lease);
     let holders = world.members.iter();
     let all: Vec<(Member, u32)> =
@@ -231,7 +216,7 @@ fn end(world: &mut World, arbiter: &mut Arbiter, random: &mut Random) {
 }
 
 fn play(rules: Rules, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Dice::new(seed);
     let mut arbiter = Arbiter::new(rules);
     let mut world = World {
         rules,
@@ -302,7 +287,7 @@ fn ends(choice: Choice, sizes: &[(u64, u64)]) -> Vec<u64> {
 
 #[test]
 fn random_job_sets_end_smallest_first() {
-    let mut random = Random(seed());
+    let mut random = Dice::new(seed());
     for _ in 0..200 {
         let count = 1 + random.below(8);
         let sizes: Vec<(u64, u64)> = (0..count).map(|job| (job, 1 + random.below(6))).collect();

@@ -1,5 +1,6 @@
 //! The drain queue against a model that knows every byte.
 
+use forebay_dice::{Dice, seed};
 use forebay_model::{Bytes, FileId, Span, Stamp};
 use forebay_policy::drain::{Batch, BatchId, Drain, Layout, Order, Pick, TargetId};
 use std::collections::BTreeMap;
@@ -9,22 +10,6 @@ const LENGTH: u64 = 60;
 const STRIPE: u64 = 16;
 const LARGEST: u64 = 10;
 const TARGETS: u32 = 3;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
-    }
-}
-
-fn seed() -> u64 {
-    std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
-}
 
 fn layout() -> Layout {
     Layout::new((0..TARGETS).map(TargetId).collect(), STRIPE)
@@ -93,7 +78,7 @@ impl Model {
 }
 
 fn play(order: Order, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Dice::new(seed);
     let (mut drain, mut model, layout) = (Drain::new(order, Bytes(LARGEST)), Model::default(), layout());
     let mut stamps: Vec<u64> = (1..=400).collect();
     for step in 0..400 {

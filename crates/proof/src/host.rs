@@ -356,6 +356,18 @@ impl Host {
         child.wait().expect("it can be waited for");
     }
 
+    /// Acts while the server is killed after a while, and started again.
+    pub fn killed_within<T>(&mut self, patience: Duration, act: impl FnOnce() -> T) -> T {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(patience);
+                self.kill();
+                self.start();
+            });
+            act()
+        })
+    }
+
     /// Stops it in order.
     pub fn stop(&mut self) {
         let mut child = self.child.take().expect("it runs");

@@ -44,15 +44,7 @@ fn play(count: u16, part: u64) {
             }
             1 => {
                 let patience = Duration::from_micros(dice.below(3000));
-                std::thread::scope(|scope| {
-                    scope.spawn(|| {
-                        std::thread::sleep(patience);
-                        let host = fleet.any(&mut dice);
-                        host.kill();
-                        host.start();
-                    });
-                    driver.step()
-                })
+                fleet.any(&mut dice).killed_within(patience, || driver.step())
             }
             2..5 => {
                 driver.restripe();

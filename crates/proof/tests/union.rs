@@ -32,17 +32,7 @@ fn play(medium: Medium, part: u64) {
                     host.start();
                     continue;
                 }
-                1..3 => {
-                    let patience = Duration::from_micros(dice.below(3000));
-                    std::thread::scope(|scope| {
-                        scope.spawn(|| {
-                            std::thread::sleep(patience);
-                            host.kill();
-                            host.start();
-                        });
-                        driver.step()
-                    })
-                }
+                1..3 => host.killed_within(Duration::from_micros(dice.below(3000)), || driver.step()),
                 _ => driver.step(),
             };
             *seen.entry(format!("{step:?}")).or_default() += 1;
