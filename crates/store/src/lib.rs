@@ -37,5 +37,5 @@ pub use names::{
     Part, Prepare, Question, Renamed, Root, Share, Sticky, Stopped, Target, Task, Told, Unlinked, Verdict,
     Walked, Withdrawal, check, check_all, repair,
 };
-pub use reshape::{Opening, Reshape, Reshapes};
+pub use reshape::{Opening, Reshapes};
 pub use store::{Store, StoreConfig};

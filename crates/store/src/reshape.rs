@@ -12,7 +12,7 @@
 use crate::data::Data;
 use crate::meta::{Batch, Kv};
 use crate::names::Verdict;
-use forebay_model::{Error, ErrorKind, FileId, Result, ServerId, Span, Stamp};
+use forebay_model::{Error, ErrorKind, FileId, Reshape, Result, ServerId, Stamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -24,16 +24,7 @@ const VERSION: u8 = 1;
 const PREPARED: &[u8] = b"r";
 const DECIDED: &[u8] = b"u";
 /// Most files that are prepared at the same time.
-const MOST: usize = 4096;
-
-/// What changes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Reshape {
-    /// The file gets this length.
-    Cut(u64),
-    /// This range becomes zeros.
-    Punch(Span),
-}
+const MOST: usize = 1024;
 
 /// A change that another server decides about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -164,7 +155,7 @@ impl Reshapes {
             let mut batch = Batch::default();
             batch.remove(key(PREPARED, file));
             match verdict {
-                Verdict::Done => prepared.change.apply(data, file, batch)?,
+                Verdict::Done => apply(prepared.change, data, file, batch)?,
                 Verdict::Undone => self.kv.commit(batch)?,
             }
             state.prepared.remove(&file);
@@ -186,7 +177,13 @@ impl Reshapes {
 
     /// Makes a change here and with it the changes in `with`, and notes who has to hear of it. Nothing happens if that
     /// was done before.
-    pub fn decide(&self, data: &Data, opening: &Opening, others: Vec<ServerId>, mut with: Batch) -> Result<()> {
+    pub fn decide(
+        &self,
+        data: &Data,
+        opening: &Opening,
+        others: Vec<ServerId>,
+        mut with: Batch,
+    ) -> Result<()> {
         let &Opening { file, serial, change, .. } = opening;
         if self.state().open.get(&file) != Some(&serial) {
             return Ok(());
@@ -195,7 +192,7 @@ impl Reshapes {
         if !decided.left.is_empty() {
             with.put(key(DECIDED, file), encode(&decided));
         }
-        change.apply(data, file, with)?;
+        apply(change, data, file, with)?;
         {
             let mut state = self.state();
             state.open.remove(&file);
@@ -225,8 +222,7 @@ impl Reshapes {
 
     /// The last change of a file, and who has still to hear that it was made.
     pub fn untold(&self, file: FileId) -> Result<Option<(Stamp, Vec<ServerId>)>> {
-        let untold =
-            self.state().decided.get(&file).map(|decided| (decided.serial, decided.left.clone()));
+        let untold = self.state().decided.get(&file).map(|decided| (decided.serial, decided.left.clone()));
         if untold.is_some() {
             self.kv.sync()?;
         }
@@ -273,12 +269,10 @@ impl Reshapes {
     }
 }
 
-impl Reshape {
-    fn apply(self, data: &Data, file: FileId, with: Batch) -> Result<()> {
-        match self {
-            Reshape::Cut(size) => data.truncate(file, size, with),
-            Reshape::Punch(span) => data.punch(file, span, with),
-        }
+fn apply(change: Reshape, data: &Data, file: FileId, with: Batch) -> Result<()> {
+    match change {
+        Reshape::Cut(size) => data.truncate(file, size, with),
+        Reshape::Punch(span) => data.punch(file, span, with),
     }
 }
 

@@ -5,8 +5,8 @@
 mod world;
 
 use forebay_dice::{Dice, rounds, seed};
-use forebay_model::{Error, ErrorKind, FileId, Result, ServerId, Span, Stamp, Uid};
-use forebay_store::{Batch, Place, Reshape, Reshapes, Start, Verdict};
+use forebay_model::{Error, ErrorKind, FileId, Reshape, Result, ServerId, Span, Stamp, Uid};
+use forebay_store::{Batch, Place, Reshapes, Start, Verdict};
 use std::sync::Arc;
 use world::{SMALL, World};
 
@@ -211,12 +211,8 @@ fn used() -> (Cluster, Vec<u8>) {
     (cluster, bytes)
 }
 
-const CHANGES: [Reshape; 4] = [
-    Reshape::Cut(0),
-    Reshape::Cut(700),
-    Reshape::Cut(4000),
-    Reshape::Punch(Span { start: 400, end: 1700 }),
-];
+const CHANGES: [Reshape; 4] =
+    [Reshape::Cut(0), Reshape::Cut(700), Reshape::Cut(4000), Reshape::Punch(Span { start: 400, end: 1700 })];
 
 #[test]
 fn whoever_dies_at_whatever_step_all_stores_change_or_none() {
@@ -311,12 +307,12 @@ fn what_is_open_is_decided_by_one_and_bounded() {
     assert_eq!(late.kind(), ErrorKind::Stale, "from an earlier time");
     shapes.finish(&world.data, FILE, Stamp(7), Verdict::Done).unwrap();
     assert_eq!(shapes.pending(FILE), Some(Stamp(8)), "that was not meant");
-    for number in 0..4095 {
+    for number in 0..1023 {
         shapes.prepare(FileId(10_000 + number), Stamp(9), Reshape::Cut(0)).unwrap();
     }
     let full = shapes.prepare(FileId(9), Stamp(9), Reshape::Cut(0)).unwrap_err();
     assert_eq!(full.kind(), ErrorKind::Busy);
     shapes.delete(&world.data, FILE, Batch::default()).unwrap();
     shapes.prepare(FileId(9), Stamp(9), Reshape::Cut(0)).unwrap();
-    assert_eq!(Reshapes::open(world.kv.clone()).unwrap().all_pending().len(), 4096, "they come back");
+    assert_eq!(Reshapes::open(world.kv.clone()).unwrap().all_pending().len(), 1024, "they come back");
 }
