@@ -155,11 +155,6 @@ impl File {
         len <= WIDE && self.held.spread().is_none_or(|spread| spread.is_narrow(offset, len))
     }
 
-    /// Whether all of its bytes are on one server.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.held.spread().is_none_or(Spread::is_whole)
-    }
-
     /// Asks whoever puts changes of the file's length in order.
     async fn tell(&self, what: &str, request: Request) -> Result<()> {
         let told = match self.held.spread() {

@@ -82,7 +82,7 @@ fn sensible(welcome: Welcome) -> Result<Welcome> {
     let list = &welcome.members;
     let fault = match Members::new(list.epoch(), list.all().to_vec()) {
         Err(fault) => Some(fault),
-        Ok(sorted) if sorted != *list => Some("it is not in order".to_owned()),
+        Ok(sorted) if sorted.with_names(list.homes()) != *list => Some("it is not in order".to_owned()),
         Ok(_) if !list.contains(welcome.server) => Some(format!("server {} is missing", welcome.server)),
         Ok(_) => None,
     };

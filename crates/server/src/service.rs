@@ -15,7 +15,7 @@ use crate::standing::Standing;
 use crate::turns::{Rules, Turns};
 use crate::union::Union;
 use forebay_backend::Backend;
-use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Stamp, Uid};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Homes, Identity, Result, Stamp, Uid};
 use forebay_policy::share::{Policy, Tariff};
 use forebay_policy::{Cost, Mode};
 use forebay_store::{Batch, Body, Extent, Store};
@@ -106,7 +106,8 @@ impl Service {
         let alone = list.is_single();
         let joining = Arc::new(Joining::open(&store, config.server, &list)?);
         let leases = Leases::new(config.times.lease);
-        if !alone {
+        several::check_homes(&store, &list)?;
+        if list.namers().nth(1).is_some() {
             let leases = leases.clone();
             store.names().join(list.clone(), Box::new(move |server| leases.hold(server)))?;
         }
@@ -154,6 +155,11 @@ impl Service {
         };
         service.resume_behind()?;
         Ok(service)
+    }
+
+    /// Whether this server has all names of its service.
+    pub(crate) fn has_all_names(&self) -> bool {
+        self.alone || self.members.members().homes() == Homes::First
     }
 
     /// Whether this is the only server of its service.
