@@ -49,6 +49,8 @@ pub enum PeerRequest {
         serial: Stamp,
         /// What changes.
         change: Reshape,
+        /// Bytes below this offset that you do not find were lost with an earlier life of your store.
+        lost_below: u64,
     },
     /// Nobody can ever reach this file again.
     Forget {

@@ -12,7 +12,7 @@ use super::deal::and;
 use super::{Stop, nonsense};
 use crate::handle::SET_ID;
 use crate::service::{Caller, Service};
-use forebay_model::{Error, ErrorKind, FileId, Incarnation, Layout, Reshape, Result, ServerId};
+use forebay_model::{Error, ErrorKind, FileId, Layout, Reshape, Result, ServerId};
 use forebay_store::{Body, Extent, Opening};
 use forebay_wire::{Held, PeerReply, PeerRequest, Token, Vouched};
 use std::collections::BTreeSet;
@@ -140,30 +140,25 @@ impl Service {
         }
         let _hold = self.opens.hold(file)?;
         let inode = self.store.names().inode(file)?;
-        let Body::File { layout, incarnations, extent } = &inode.body else {
-            return Err(Error::from(ErrorKind::IsDirectory).into());
-        };
-        let Some(index) = layout.servers.iter().position(|&server| server == from) else {
-            let text = format!("server {from} holds no bytes of file {file}");
-            return Err(Error::new(ErrorKind::Invalid, text).into());
-        };
-        let lost_below = self.lost_below(file, from, incarnations.get(index).copied(), extent)?;
-        if token.access.write && !extent.unsettled {
+        let lost_below = self.lost_below(file, from)?;
+        if token.access.write {
             self.note_extent(file, |extent| extent.unsettled = true)?;
         }
         Ok(Vouched { lost_below, set_id: inode.mode & SET_ID != 0 })
     }
 
     /// The offset below which bytes of a file of ours were lost with an earlier store of a server.
-    pub(super) fn lost_below(
-        &self,
-        file: FileId,
-        server: ServerId,
-        then: Option<Incarnation>,
-        extent: &Extent,
-    ) -> Result<u64> {
-        let lost = self.joining.known(server).map(|(incarnation, _)| incarnation) != then;
-        match (lost && is_afar(extent), extent.unsettled) {
+    pub(super) fn lost_below(&self, file: FileId, server: ServerId) -> Result<u64> {
+        let Body::File { layout, incarnations, extent } = self.store.names().inode(file)?.body else {
+            return Err(ErrorKind::IsDirectory.into());
+        };
+        let Some(index) = layout.servers.iter().position(|&other| other == server) else {
+            let text = format!("server {server} holds no bytes of file {file}");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        };
+        let now = self.joining.known(server).map(|(incarnation, _)| incarnation);
+        let lost = now != incarnations.get(index).copied();
+        match (lost && is_afar(&extent), extent.unsettled) {
             (false, _) => Ok(0),
             // Nobody knows how far its bytes reached.
             (true, true) => Ok(u64::MAX),

@@ -121,8 +121,11 @@ impl Service {
                 let verdict = reshapes.verdict(file, serial)?;
                 return Ok(PeerReply::Fate { done: verdict.map(|verdict| verdict == Verdict::Done) });
             }
-            PeerRequest::Reshape { file, serial, change } => {
+            PeerRequest::Reshape { file, serial, change, lost_below } => {
                 self.demand_authority(from, file)?;
+                if lost_below > 0 {
+                    data.lose(file, lost_below)?;
+                }
                 reshapes.prepare(file, serial, change)?;
             }
             PeerRequest::Reshaped { file, serial, done } => {

@@ -42,6 +42,8 @@ impl Service {
         let file = writer.file;
         let _order = self.afar.order(file).lock().await;
         let _pass = fence.pass()?;
+        // Otherwise a cut that somebody has not heard of would come over what is appended now.
+        self.tell_reshaped(file).await?;
         let offset = self.length(file).await?;
         let whole = Span::at(offset, bytes.len() as u64).filter(|span| span.end <= MAX_FILE);
         let whole = whole.ok_or_else(|| Error::from(ErrorKind::TooLarge))?;
@@ -49,7 +51,7 @@ impl Service {
             let piece = &bytes[(span.start - offset) as usize..(span.end - offset) as usize];
             let put = match server == self.config.server {
                 true => tokio::task::block_in_place(|| self.put_here(writer, span.start, piece)),
-                false => self.put_there(server, writer, layout, span.start, piece).await,
+                false => self.put_there(server, writer, span.start, piece).await,
             };
             match put {
                 Ok(()) => {}
@@ -63,24 +65,10 @@ impl Service {
         Ok(offset)
     }
 
-    async fn put_there(
-        &self,
-        server: ServerId,
-        writer: &Writer,
-        layout: &Layout,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<()> {
+    async fn put_there(&self, server: ServerId, writer: &Writer, offset: u64, bytes: &[u8]) -> Result<()> {
         let &Writer { file, uid, job } = writer;
-        let Body::File { incarnations, extent, .. } = self.store.names().inode(file)?.body else {
-            return Err(ErrorKind::IsDirectory.into());
-        };
-        let index = layout.servers.iter().position(|&other| other == server);
-        let then = index.and_then(|index| incarnations.get(index)).copied();
-        let lost_below = self.lost_below(file, server, then, &extent)?;
-        if !extent.unsettled {
-            self.note_extent(file, |extent| extent.unsettled = true)?;
-        }
+        let lost_below = self.lost_below(file, server)?;
+        self.note_extent(file, |extent| extent.unsettled = true)?;
         let put = PeerRequest::Put { file, uid, job, offset, lost_below, bytes: bytes.to_vec() };
         self.ask(server, put).await.map(drop)
     }

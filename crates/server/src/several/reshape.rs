@@ -20,7 +20,13 @@ impl Service {
         self.tell_reshaped(file).await?;
         let opening = self.store.reshapes().begin(file, self.store.data().now(), change)?;
         let serial = opening.serial();
-        if let Err(error) = self.tell_holders(file, &PeerRequest::Reshape { file, serial, change }).await {
+        let mut list = Vec::new();
+        for server in self.holders(file)? {
+            let lost_below = self.lost_below(file, server)?;
+            list.push((server, PeerRequest::Reshape { file, serial, change, lost_below }));
+        }
+        let prepared: Result<Vec<PeerReply>> = self.ask_all(list).await.into_iter().collect();
+        if let Err(error) = prepared {
             drop(opening);
             self.end_reshape(file, serial).await;
             return Err(error);

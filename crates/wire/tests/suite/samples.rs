@@ -156,7 +156,7 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
         PeerRequest::Share { dir: FileId::ROOT },
         PeerRequest::Vouch { token: token() },
         PeerRequest::Facts { file, closed: true },
-        PeerRequest::Reshape { file, serial: Stamp(4), change: Reshape::Cut(5) },
+        PeerRequest::Reshape { file, serial: Stamp(4), change: Reshape::Cut(5), lost_below: 6 },
         PeerRequest::Forget { file },
         PeerRequest::DropSetId { file },
         PeerRequest::HasSetId { file },
