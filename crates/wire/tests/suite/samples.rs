@@ -163,6 +163,7 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
         PeerRequest::Reshaped { file, serial: Stamp(5), done: true },
         PeerRequest::Fate { file, serial: Stamp(6) },
         PeerRequest::Put { file, uid: Uid(7), job: JobId(8), offset: 9, lost_below: 10, bytes: vec![11, 12] },
+        PeerRequest::Behind { file },
     ]
 }
 
@@ -183,6 +184,7 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
         PeerReply::Facts(held),
         PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
         PeerReply::Fate { done: Some(false) },
+        PeerReply::Behind { place: Some(Place { path: vec![name("a")], serial: 5 }) },
     ]
 }
 
