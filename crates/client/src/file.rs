@@ -2,7 +2,6 @@
 
 use crate::flow::Target;
 use crate::opens::{Held, done, unexpected};
-use crate::spread::Spread;
 use crate::transfer::WIDE;
 use forebay_model::{Attr, Error, ErrorKind, FileId, Result};
 use forebay_wire::{Reply, Request, Token};

@@ -6,9 +6,9 @@ use forebay_model::{
 };
 use forebay_wire::{
     Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Held, Hello, IfExists, JobState,
-    JobStatus, Known, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Proof, RecoverySummary, RegionCounts,
-    RenameMode, Reply, Request, Sample, Sharing, Standing, Status, Token, VERSION, Vouched, Welcome,
-    XattrMode, frame,
+    JobStatus, Known, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Place, Proof, RecoverySummary,
+    RegionCounts, RenameMode, Reply, Request, Sample, Sharing, Standing, Status, Token, VERSION, Vouched,
+    Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
