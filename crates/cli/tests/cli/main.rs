@@ -8,6 +8,7 @@ mod mount;
 mod mpi;
 mod names;
 mod planning;
+mod route;
 mod run;
 mod server;
 mod settings;
