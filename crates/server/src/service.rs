@@ -26,8 +26,8 @@ use tokio::sync::{Semaphore, watch};
 
 /// Flushes to a device that go on at the same time.
 const SYNCS: usize = 8;
-/// Appends to files of several servers whose bytes are in memory at the same time.
-const APPENDS: usize = 16;
+/// Kibibytes of appends to files of several servers that are in memory at the same time.
+const APPENDS: usize = 64 << 10;
 /// Where the metadata store keeps the key that seals tokens.
 const SEAL: &[u8] = b"k";
 
