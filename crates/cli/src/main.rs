@@ -11,7 +11,7 @@
 //! store, check            stores on disk, without a server
 //! layout, servers         how files lie on servers; a server that comes with a new store
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
-//! bench                   how fairly it is shared, measured
+//! bench                   how fast it is and how fairly it is shared, measured
 //! plan, route             how large the buffer must be; what would go past it
 //! demo                    everything at once, with a crash in the middle
 //! settings, places, connect   forebay.toml, default paths, the way to the service
@@ -138,7 +138,7 @@ enum Command {
     Route(route::Route),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
     Demo(demo::Demo),
-    /// Measure how fairly a service is shared
+    /// Measure how fast Forebay is, and how fairly it is shared
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Print completions for a shell
@@ -147,6 +147,12 @@ enum Command {
     DemoJob(demo::DemoJob),
     #[command(hide = true)]
     BenchJob(bench::BenchJob),
+    #[command(hide = true)]
+    BenchFar(bench::Far),
+    #[command(hide = true)]
+    BenchPlaces(bench::Places),
+    #[command(hide = true, subcommand)]
+    BenchStep(bench::Steps),
 }
 
 fn run(command: Command) -> Outcome {
@@ -183,6 +189,9 @@ fn run(command: Command) -> Outcome {
         Command::Completions(completions) => completions.run(),
         Command::Bench(bench) => bench.run(),
         Command::BenchJob(job) => job.run(),
+        Command::BenchFar(far) => far.run(),
+        Command::BenchPlaces(places) => places.run(),
+        Command::BenchStep(step) => step.run(),
         Command::DemoJob(job) => job.run(),
     }
 }

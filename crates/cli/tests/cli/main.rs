@@ -14,6 +14,7 @@ mod server;
 mod settings;
 mod several;
 mod sharing;
+mod speed;
 mod support;
 mod union;
 mod users;
