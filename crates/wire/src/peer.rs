@@ -1,5 +1,6 @@
 //! What servers ask each other. Whoever asks has proved the key and said in a [`Meeting`] which server it is.
 
+use crate::lost::{Remain, Remains};
 use crate::message::Token;
 use forebay_model::{FileId, Incarnation, Members, ServerId, Stamp};
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,11 @@ pub enum PeerRequest {
         /// Which.
         file: FileId,
     },
+    /// What is left of what may have been lost?
+    Remains {
+        /// Several things at once.
+        of: Vec<Remain>,
+    },
 }
 
 /// What a server answers another one.
@@ -90,6 +96,8 @@ pub enum PeerReply {
         /// Their last change.
         touched: Option<Stamp>,
     },
+    /// What is left, in the order of the questions.
+    Remains(Vec<Remains>),
 }
 
 /// A server introduces itself.

@@ -54,7 +54,7 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
         | Request::GetPolicy
         | Request::Exchange(_)
         | Request::Abandon { .. } => Class::Urgent,
-        Request::SetPolicy { .. } | Request::ReplaceServer { .. } => Class::Errand,
+        Request::SetPolicy { .. } | Request::ReplaceServer { .. } | Request::Losses => Class::Errand,
         Request::Peer(_) => Class::Peer,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
@@ -127,7 +127,10 @@ impl Service {
             Request::Write { .. } | Request::Read { .. } => {
                 Err(Error::new(ErrorKind::Protocol, "reads and writes travel on data connections").into())
             }
-            Request::SetPolicy { .. } | Request::ReplaceServer { .. } | Request::Peer(_) => {
+            Request::SetPolicy { .. }
+            | Request::ReplaceServer { .. }
+            | Request::Losses
+            | Request::Peer(_) => {
                 Err(Error::new(ErrorKind::Protocol, "this travels on control connections").into())
             }
         }

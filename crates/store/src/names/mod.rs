@@ -67,7 +67,8 @@ mod walk;
 mod xattr;
 
 pub use bring::Arrival;
-pub use check::{check, check_all, repair};
+pub use check::{Flaw, Kind, check, check_all, repair};
+pub(crate) use check::{check_at_rest, repair_at_rest};
 pub use copies::{Heard, Leased, Question, Withdrawal};
 pub use inode::{Body, Extent, Facts, Inode, MAX_LINKS};
 pub use key::Target;

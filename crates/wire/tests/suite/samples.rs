@@ -7,7 +7,7 @@ use forebay_model::{
 use forebay_wire::{
     Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Held, Hello, IfExists, JobState,
     JobStatus, Known, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Proof, RecoverySummary, RegionCounts,
-    RenameMode, Reply, Request, Sample, Sharing, Standing, Status, Token, VERSION, Vouched, Welcome,
+    RenameMode, Reply, Request, Roster, Sample, Sharing, Standing, Status, Token, VERSION, Vouched, Welcome,
     XattrMode, frame,
 };
 
@@ -40,7 +40,15 @@ pub(crate) fn attr() -> Attr {
 }
 
 pub(crate) fn hello() -> Hello {
-    Hello { version: VERSION, channel: Channel::Data, client: 0x1234_5678, job: job(), nonce: [7; 32] }
+    let roster = Some(Roster { epoch: 4, servers: vec![ServerId(1), ServerId(300)] });
+    Hello {
+        version: VERSION,
+        channel: Channel::Data,
+        client: 0x1234_5678,
+        job: job(),
+        nonce: [7; 32],
+        roster,
+    }
 }
 
 fn members() -> Members {
@@ -136,6 +144,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::GetLayout { file },
         Request::SetLayout { dir, striping: Some(Striping { width: 4, stripe: 1 << 20 }) },
         Request::ReplaceServer { server: ServerId(2) },
+        Request::Losses,
     ]
     .into_iter()
     .chain(peer_requests().into_iter().map(|request| Request::Peer(Box::new(request))))
