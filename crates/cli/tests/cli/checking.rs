@@ -290,9 +290,9 @@ fn lengths_that_several_servers_disagree_about_are_gathered_again() {
     assert!(world.run(&["cat", "/f"]).well().bytes == pattern(LEN, 1));
 }
 
-/// An inode of a file whose record ends with what is known of its length: least, touched, unsettled.
+/// An inode of a file whose record ends with what is known of its length: least, touched, unsettled, elsewhere.
 fn without_extent(inode: &[u8]) -> Vec<u8> {
     let known = varint(LEN as u64);
     let at = inode.windows(known.len()).rposition(|bytes| bytes == known).expect("its length is noted");
-    [&inode[..at], &[0, 0, 0]].concat()
+    [&inode[..at], &[0; 4]].concat()
 }

@@ -4,6 +4,7 @@
 use crate::support::{Ran, World, pattern, run};
 use forebay_model::{FileId, Member, Members, Name, ServerId};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -88,6 +89,30 @@ impl Trio {
         panic!("{}", self.world.well(&["status"]));
     }
 
+    /// Waits until the servers list just these files, with so many bytes of each, as lost.
+    fn await_lost(&self, expected: &BTreeMap<String, u64>) {
+        let mut listed = BTreeMap::new();
+        for _ in 0..200 {
+            let all = self.world.json(&["status", "--json"]);
+            let lost = all["servers"].as_array().expect("a list").iter();
+            let lost = lost.flat_map(|server| server["status"]["lost"].as_array().expect("a list"));
+            listed = lost
+                .map(|one| {
+                    assert_eq!((&one["lost"], &one["server"]), (&"bytes".into(), &1.into()), "{one}");
+                    (
+                        one["path"].as_str().expect("a path").to_owned(),
+                        one["bytes"].as_u64().expect("a number"),
+                    )
+                })
+                .collect();
+            if listed == *expected {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(listed, *expected);
+    }
+
     /// The servers that hold a file's bytes.
     fn servers(&self, path: &str) -> Vec<u64> {
         let shown = self.world.json(&["layout", "show", path, "--json"]);
@@ -114,6 +139,12 @@ fn name(of: &str, number: usize) -> String {
     if number == 0 { of.to_owned() } else { format!("{of}.{number}") }
 }
 
+/// How many bytes of a file were on server 1.
+fn share(len: usize, servers: &[u64]) -> u64 {
+    let stripes = (0..len).step_by(STRIPE).zip(servers.iter().cycle());
+    stripes.filter(|(_, server)| **server == 1).map(|(from, _)| (len - from).min(STRIPE) as u64).sum()
+}
+
 /// Files in `/plain`, each on one server, and in `/striped`, over all; with the servers that have something of them.
 fn populate(trio: &Trio) -> Vec<(String, Vec<u8>, Vec<u64>)> {
     let mut files = Vec::new();
@@ -123,7 +154,7 @@ fn populate(trio: &Trio) -> Vec<(String, Vec<u8>, Vec<u64>)> {
         trio.world.well(&["mkdir", dir]);
         trio.world.well(&["layout", "set", dir, "--servers", servers, "--stripe", "64KiB"]);
         for number in 0..FILES {
-            let (path, bytes) = (format!("{dir}/f{number}"), pattern(4 * STRIPE + 100, number));
+            let (path, bytes) = (format!("{dir}/f{number}"), pattern(5 * STRIPE + 100, number));
             trio.world.write("file", &bytes);
             trio.world.well(&["put", "file", &path]);
             let servers = trio.servers(&path);
@@ -175,6 +206,22 @@ fn lose_and_replace(deployment: Deployment) {
             false => assert!(trio.read(path).well().bytes == *bytes, "{path}"),
         }
     }
+    let harmed = files.iter().filter(|(_, _, servers)| servers[0] != 1 && servers.contains(&1));
+    let mut expected: BTreeMap<String, u64> =
+        harmed.map(|(path, bytes, servers)| (path.clone(), share(bytes.len(), servers))).collect();
+    assert!(expected.len() >= 3, "{expected:?}");
+    trio.await_lost(&expected);
+    let (path, bytes) = expected.last_key_value().expect("some are lost");
+    let shown = format!("LOST      {path}: {bytes} bytes were lost with the store of server 1");
+    assert!(trio.world.well(&["status"]).contains(&shown));
+    // What is written again or removed is not lost any more.
+    let (again, removed) = (path.clone(), expected.first_key_value().expect("two").0.clone());
+    trio.world.write("file", pattern(4 * STRIPE, 77));
+    trio.world.well(&["put", "file", &again]);
+    trio.world.well(&["rm", &removed]);
+    expected.retain(|path, _| *path != again && *path != removed);
+    trio.await_lost(&expected);
+    assert!(trio.read(&again).well().bytes == pattern(4 * STRIPE, 77));
     trio.world.write("new", "new");
     for number in 0..6 {
         let path = format!("/new{number}");

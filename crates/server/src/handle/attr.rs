@@ -68,7 +68,10 @@ impl Service {
             match (caller.helps.ordered, caller.helps.cut) {
                 (false, _) => return Err(Stop::Order(file)),
                 (true, false) => return Err(Stop::Cut(file, size)),
-                (true, true) => self.note_extent(file, |extent| extent.least = extent.least.min(size))?,
+                (true, true) => self.note_extent(file, |extent| {
+                    extent.least = extent.least.min(size);
+                    extent.elsewhere = None;
+                })?,
             }
         }
         self.shed_set_id(caller, hold)?;

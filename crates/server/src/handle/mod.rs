@@ -164,14 +164,14 @@ impl Service {
                 let mut facts = self.store.data().facts(file)?;
                 (facts.size, facts.touched) =
                     (facts.size.max(extent.least), facts.touched.max(extent.touched));
-                match (extent.unsettled, caller.helps.held.get(&file)) {
+                match (extent.is_open(), caller.helps.held.get(&file)) {
                     (true, None) => return Err(Stop::Gather(file)),
                     (true, Some(held)) => {
                         facts.size = facts.size.max(held.size);
                         facts.touched = facts.touched.max(held.touched);
                         facts.buffered += held.buffered;
                     }
-                    (false, _) => {}
+                    (false, _) => facts.buffered += extent.elsewhere.unwrap_or(0),
                 }
                 facts
             }

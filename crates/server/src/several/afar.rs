@@ -157,11 +157,19 @@ impl Service {
     /// What others hold of a file of ours that is not settled.
     pub(super) async fn gather_others(self: &Arc<Service>, file: FileId) -> Result<Held> {
         let others = self.holders(file)?;
-        let held = self.gather(file, &others).await?;
+        let held = match self.gather(file, &others).await {
+            // Its length is known all the same: only how much of it is buffered is not.
+            Err(_) if self.is_settled(file)? => return Ok(Held::default()),
+            gathered => gathered?,
+        };
         if !self.opens.is_held(file) && !self.grace.lasts() {
             self.afar.settle_later(file);
         }
         Ok(held)
+    }
+
+    fn is_settled(&self, file: FileId) -> Result<bool> {
+        Ok(matches!(self.store.names().inode(file)?.body, Body::File { extent, .. } if !extent.unsettled))
     }
 
     /// The other servers that may hold bytes of a file of ours.
@@ -194,7 +202,7 @@ impl Service {
             Err(error) => return Err(error),
         };
         let Body::File { layout, extent, .. } = inode.body else { return Ok(()) };
-        if !extent.unsettled || self.opens.is_held(file) {
+        if !(is_afar(&extent) && extent.is_open()) || self.opens.is_held(file) {
             return Ok(());
         }
         let ask = |server| (server, PeerRequest::Facts { file, closed: true });
@@ -212,6 +220,7 @@ impl Service {
                 extent.least = extent.least.max(total.size);
                 extent.touched = extent.touched.max(total.touched);
                 extent.unsettled = false;
+                extent.elsewhere = Some(total.buffered);
             }),
         }
     }

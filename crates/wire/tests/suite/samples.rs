@@ -6,9 +6,9 @@ use forebay_model::{
 };
 use forebay_wire::{
     Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Held, Hello, IfExists, JobState,
-    JobStatus, Known, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Proof, RecoverySummary, RegionCounts,
-    RenameMode, Reply, Request, Roster, Sample, Sharing, Standing, Status, Token, VERSION, Vouched, Welcome,
-    XattrMode, frame,
+    JobStatus, Known, Loss, Losses, Lost, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Proof,
+    RecoverySummary, RegionCounts, Remain, Remains, RenameMode, Reply, Request, Roster, Sample, Sharing,
+    Standing, Status, Token, VERSION, Vouched, Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -170,6 +170,13 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
         PeerRequest::Forget { file },
         PeerRequest::DropSetId { file },
         PeerRequest::HasSetId { file },
+        PeerRequest::Remains {
+            of: vec![
+                Remain::Inode(file),
+                Remain::Bytes { file, layout: Layout::whole(ServerId(2), 1 << 20), below: u64::MAX },
+                Remain::Name { dir: FileId::ROOT, file },
+            ],
+        },
     ]
 }
 
@@ -189,6 +196,11 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
         PeerReply::Vouched(Vouched { lost_below: u64::MAX, set_id: true }),
         PeerReply::Facts(held),
         PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
+        PeerReply::Remains(vec![
+            Remains::All,
+            Remains::Not(Lost::Bytes { count: 7, open: true }),
+            Remains::Name(Some(name("x"))),
+        ]),
     ]
 }
 
@@ -288,6 +300,17 @@ pub(crate) fn replies() -> Vec<Reply> {
             striping: Some(Striping { width: 0, stripe: 4 << 20 }),
             layout: Some(Layout::whole(ServerId(3), 4096)),
         },
+        Reply::Losses(Losses {
+            list: vec![Loss {
+                server: ServerId(2),
+                what: Lost::Inode,
+                file: FileId(9),
+                dir: FileId::ROOT,
+                name: Some(name("x")),
+                path: Some(b"/x".to_vec()),
+            }],
+            more: 1,
+        }),
     ]
     .into_iter()
     .chain(peer_replies().into_iter().map(|reply| Reply::Peer(Box::new(reply))))

@@ -122,15 +122,7 @@ impl Mend {
         let (store, how) = match self {
             Mend::Intents => return Ok(None),
             Mend::Share { store, dir, subdirs } => {
-                let old =
-                    stores[store].get(&key::share(dir))?.and_then(|value| Share::decode(dir, &value).ok());
-                match subdirs {
-                    Some(subdirs) => {
-                        let share = Share { subdirs, touched: old.and_then(|share| share.touched) };
-                        batch.put(key::share(dir), share.encode());
-                    }
-                    None => batch.remove(key::share(dir)),
-                }
+                count(stores[store], &mut batch, dir, subdirs)?;
                 (store, "counted again".to_owned())
             }
             Mend::Parents { store, file, parents } => {
@@ -182,6 +174,18 @@ impl Mend {
         stores[store].commit(batch)?;
         Ok(Some(how))
     }
+}
+
+fn count(kv: &dyn Kv, batch: &mut Batch, dir: FileId, subdirs: Option<u32>) -> Result<()> {
+    let old = kv.get(&key::share(dir))?.and_then(|value| Share::decode(dir, &value).ok());
+    match subdirs {
+        Some(subdirs) => {
+            let share = Share { subdirs, touched: old.and_then(|share| share.touched) };
+            batch.put(key::share(dir), share.encode());
+        }
+        None => batch.remove(key::share(dir)),
+    }
+    Ok(())
 }
 
 /// Gives something a name in the root directory. Whoever dies in the middle of it finds the rest next time.
