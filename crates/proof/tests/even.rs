@@ -1,7 +1,7 @@
 //! A hundred thousand files of one directory, over four servers: as they lie in the servers' stores.
 
 use forebay_client::OpenOptions;
-use forebay_model::{Bytes, FileId, ServerId};
+use forebay_model::{Bytes, FileId, Result, ServerId};
 use forebay_proof::{By, Fleet, Plan};
 use forebay_server::Medium;
 use forebay_store::{FjallKv, Names};
@@ -21,7 +21,7 @@ fn a_hundred_thousand_files_of_one_directory_lie_evenly_in_the_stores() {
     let client = fleet.client(0, By::Unix);
     let dir = client.mkdir("/many", 0o755).unwrap().id;
     let making = async {
-        let mut hands = JoinSet::new();
+        let mut hands: JoinSet<Result<()>> = JoinSet::new();
         for hand in 0..HANDS {
             let client = client.inner().clone();
             hands.spawn(async move {
@@ -32,7 +32,7 @@ fn a_hundred_thousand_files_of_one_directory_lie_evenly_in_the_stores() {
                         .close()
                         .await?;
                 }
-                forebay_model::Result::Ok(())
+                Ok(())
             });
         }
         while let Some(done) = hands.join_next().await {
