@@ -8,7 +8,7 @@ use crate::inspect::RegionView;
 use crate::meta::{Batch, Kv};
 use crate::store::INCARNATION_KEY;
 use forebay_model::{FileId, Incarnation, Result, Span, Stamp};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
 
 /// What a store holds.
@@ -19,9 +19,14 @@ pub(crate) struct Rest {
     pub(crate) files: BTreeMap<FileId, Held>,
     /// Later than everything that was stamped; only where the journals were read.
     pub(crate) newest: Option<Stamp>,
+    /// Files of which a change is under way that several stores make: it is finished when they are served.
+    pub(crate) changing: BTreeSet<FileId>,
     /// What cannot be read.
     pub(crate) faults: Vec<String>,
 }
+
+/// Where changes are noted that several stores make: prepared, and decided.
+const CHANGES: [&[u8]; 2] = [b"r", b"u"];
 
 /// What a store holds of a file.
 #[derive(Default)]
@@ -46,7 +51,7 @@ impl Held {
     /// How many bytes below an offset are there.
     pub(crate) fn there_below(&self, end: u64) -> u64 {
         let below = Span::new(0, end);
-        self.there.iter().filter_map(|span| span.meet(below)).map(|span| span.len()).sum()
+        self.there.iter().filter_map(|span| span.meet(below)).map(Span::len).sum()
     }
 }
 
@@ -63,10 +68,15 @@ impl Rest {
             .get(INCARNATION_KEY)?
             .and_then(|bytes| Some(Incarnation(u128::from_be_bytes(bytes.try_into().ok()?))));
         let mut rest = Rest { incarnation: life, ..Rest::default() };
+        for letter in CHANGES {
+            kv.scan(letter, &[], &mut |key, _| {
+                rest.changing.extend(file_of(key));
+                ControlFlow::Continue(())
+            })?;
+        }
         let mut files = BTreeMap::new();
         kv.scan(b"s", &[], &mut |key, value| {
-            let id = key.get(1..).and_then(|id| Some(FileId(u64::from_be_bytes(id.try_into().ok()?))));
-            match id.map(|id| (id, SizeRecord::decode(id, value))) {
+            match file_of(key).map(|id| (id, SizeRecord::decode(id, value))) {
                 Some((id, Ok(record))) => {
                     let (noted, life) = (record.size, life.unwrap_or(record.incarnation));
                     files.insert(id, (Some(noted), File::load(Some(record), life)));
@@ -83,6 +93,10 @@ impl Rest {
         rest.files = files.into_iter().map(|(id, (noted, file))| (id, held(noted, &file, unclean))).collect();
         Ok(rest)
     }
+}
+
+fn file_of(key: &[u8]) -> Option<FileId> {
+    Some(FileId(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
 fn held(noted: Option<u64>, file: &File, unclean: bool) -> Held {

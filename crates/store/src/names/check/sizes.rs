@@ -57,7 +57,8 @@ impl Checker<'_> {
                 format!("{holder} has noted {noted} bytes of {}, and holds {}", self.shown(file), held.end);
             self.find_kind(Kind::Size, text, Some(Mend::Length { store, file }));
         }
-        if home == store || extent.unsettled {
+        let changing = [home, store].iter().any(|&store| rests[store].changing.contains(&file));
+        if home == store || extent.unsettled || changing {
             return;
         }
         let at_home = rests[home].files.get(&file).map_or(0, Held::size);
