@@ -13,6 +13,7 @@
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
 //! bench                   how fairly it is shared, measured
 //! plan                    how large the buffer must be
+//! place                   over which targets files lie
 //! demo                    everything at once, with a crash in the middle
 //! settings, places, connect   forebay.toml, default paths, the way to the service
 //! view, output            what is shown, and the only place that prints
@@ -46,6 +47,7 @@ mod library;
 mod mount;
 mod names;
 mod output;
+mod place;
 mod places;
 mod plan;
 mod policy;
@@ -133,6 +135,8 @@ enum Command {
     Store(store::Store),
     /// Say how large the buffer must be, and when it should empty
     Plan(Box<plan::PlanArgs>),
+    /// Say over which targets a job's files would lie
+    Place(place::Place),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
     Demo(demo::Demo),
     /// Measure how fairly a service is shared
@@ -175,6 +179,7 @@ fn run(command: Command) -> Outcome {
         Command::Check(check) => check.run(),
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
+        Command::Place(place) => place.run(),
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),
         Command::Bench(bench) => bench.run(),

@@ -312,10 +312,10 @@ fn matched(reach: &[BTreeSet<usize>], targets: usize, height: usize) -> bool {
 fn reckoned(description: &Description, weights: Weights, plan: &Plan, routers: &[u32], target: usize) -> f64 {
     let relative = |load: u64, capacity: f64, all: f64| load as f64 / (capacity / all);
     let sum = |all: &[f64]| all.iter().sum::<f64>();
-    let targets: Vec<f64> = description.targets.iter().map(|target| target.capacity).collect();
-    let of = |name: &str| {
-        description.targets.iter().filter(|target| target.server == name).map(|target| target.capacity).sum()
-    };
+    let active = |target: &&Target| target.state == State::Active;
+    let takes = |target: &Target| if active(&target) { target.capacity } else { 0.0 };
+    let targets: Vec<f64> = description.targets.iter().map(takes).collect();
+    let of = |name: &str| description.targets.iter().filter(|target| target.server == name).map(takes).sum();
     let servers: Vec<f64> = description.servers.iter().map(|server| of(&server.name)).collect();
     let ways: Vec<f64> = description.routers.iter().map(|router| router.capacity).collect();
     let name = &description.targets[target].server;
@@ -412,7 +412,8 @@ fn random_topologies_are_used_evenly() {
         if pattern != Pattern::PerProcess {
             continue;
         }
-        for target in 0..description.targets.len() {
+        let active = |&target: &usize| description.targets[target].state == State::Active;
+        for target in (0..description.targets.len()).filter(active) {
             let routers: Vec<u32> =
                 (0..description.routers.len() as u32).filter(|_| dice.one_in(2)).collect();
             let (found, own) =

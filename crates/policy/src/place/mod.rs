@@ -11,6 +11,8 @@
 //! level      the files of a whole job at once, as level as the topology allows
 //! pattern    how many stripes, of which size, for which writers
 //! job        a whole job
+//! setting    what a program is told that places its own files
+//! lov        layouts as Lustre writes them
 //! measure    how even it came out
 //! ```
 //!
@@ -24,8 +26,10 @@
 mod job;
 mod ledger;
 mod level;
+pub mod lov;
 mod measure;
 mod pattern;
+mod setting;
 mod topology;
 mod weigh;
 
@@ -33,5 +37,8 @@ pub use job::{FilePlan, Job, Plan, Trouble, Writer, place};
 pub use ledger::{HALF_LIFE, Ledger};
 pub use measure::{Load, imbalance};
 pub use pattern::{Component, Limits, Note, Pattern, Shape, Stripes};
-pub use topology::{Client, Description, Flaw, Part, Router, Routers, Server, State, Target, Topology};
+pub use setting::{SETTING, Setting};
+pub use topology::{
+    Capacities, Client, Description, Flaw, Part, Router, Routers, Server, State, Target, Topology,
+};
 pub use weigh::Weights;
