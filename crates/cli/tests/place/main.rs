@@ -1,0 +1,7 @@
+//! Placement from outside: dry runs, and real programs on a file system that behaves like Lustre.
+
+mod dry;
+mod lustre;
+mod parallel;
+mod programs;
+mod world;
