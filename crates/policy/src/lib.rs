@@ -10,9 +10,13 @@
 pub mod arbiter;
 pub mod device;
 pub mod drain;
+<<<<<<< HEAD
 pub mod place;
 mod route;
+=======
+pub mod route;
+>>>>>>> main
 pub mod share;
 
-pub use route::{Mode, Route, Write, route};
+pub use route::{Mode, Route, Router, Write};
 pub use share::{Cost, Fifo, Next, OPERATION, Request, Scheduler, Tick, Ticket};

@@ -40,7 +40,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "policy", "wire", "shm", "store", "backend", "server", "client", "preload", "place", "fuse",
-            "planner", "sim",
+            "planner", "sim", "bench",
         ],
     ),
     ("bench", &["store", "server", "client"]),
