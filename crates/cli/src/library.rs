@@ -43,6 +43,9 @@ pub(crate) static PLACE_ARCHIVE: Library = Library {
 /// What programs include that call the library by name.
 pub(crate) const HEADER: &str = include_str!("../../preload/include/forebay.h");
 
+/// What programs include that ask for placement by name.
+pub(crate) const PLACE_HEADER: &str = include_str!("../../place/include/forebay_place.h");
+
 /// What `LD_PRELOAD` is to be, with a library before all others.
 pub(crate) fn before(library: PathBuf) -> OsString {
     let mut preload = library.into_os_string();

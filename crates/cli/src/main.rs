@@ -11,14 +11,11 @@
 //! store, check            stores on disk, without a server
 //! layout, servers         how files lie on servers; a server that comes with a new store
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
-<<<<<<< HEAD
 //! bench                   how fairly it is shared, measured
 //! plan                    how large the buffer must be
 //! place                   over which targets files lie
-=======
 //! bench                   how fast it is and how fairly it is shared, measured
 //! plan, route             how large the buffer must be; what would go past it
->>>>>>> main
 //! demo                    everything at once, with a crash in the middle
 //! settings, places, connect   forebay.toml, default paths, the way to the service
 //! view, output            what is shown, and the only place that prints
@@ -141,13 +138,10 @@ enum Command {
     Store(store::Store),
     /// Say how large the buffer must be, and when it should empty
     Plan(Box<plan::PlanArgs>),
-<<<<<<< HEAD
     /// Say over which targets a job's files would lie
     Place(place::Place),
-=======
     /// Say which writes of a trace would be buffered, and which would go straight to the storage behind
     Route(route::Route),
->>>>>>> main
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
     Demo(demo::Demo),
     /// Measure how fast Forebay is, and how fairly it is shared
@@ -196,11 +190,8 @@ fn run(command: Command) -> Outcome {
         Command::Check(check) => check.run(),
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
-<<<<<<< HEAD
         Command::Place(place) => place.run(),
-=======
         Command::Route(route) => route.run(),
->>>>>>> main
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),
         Command::Bench(bench) => bench.run(),

@@ -19,6 +19,8 @@
 //! **Deliberately absent**: everything but creation; files that exist; directories with a layout of their own;
 //! communication between processes other than MPI's own when a shared file is opened and when MPI is set up.
 
+#![cfg_attr(test, allow(dead_code, reason = "what programs call by name is not called by tests"))]
+
 mod api;
 mod create;
 mod crew;

@@ -10,12 +10,8 @@
 pub mod arbiter;
 pub mod device;
 pub mod drain;
-<<<<<<< HEAD
 pub mod place;
-mod route;
-=======
 pub mod route;
->>>>>>> main
 pub mod share;
 
 pub use route::{Mode, Route, Router, Write};

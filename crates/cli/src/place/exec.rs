@@ -1,6 +1,6 @@
 //! A program whose files are placed.
 
-use super::{lustre, spec};
+use super::spec;
 use crate::failure::{Failure, Outcome};
 use crate::{library, output};
 use clap::Args;
@@ -78,7 +78,7 @@ impl Exec {
         if let Some(count) = self.targets.filter(|&count| count > 0) {
             return Ok((Topology::flat(count), Limits::LUSTRE));
         }
-        let found = lustre::described().and_then(|description| Topology::new(description).ok());
+        let found = forebay_backend::lustre().and_then(|description| Topology::new(description).ok());
         let help = "no Lustre tells of its targets on this machine: give --topology or --targets";
         found.map(|topology| (topology, Limits::LUSTRE)).ok_or_else(|| Failure::Usage(help.to_owned()))
     }

@@ -3,18 +3,16 @@
 //! ```text
 //! spec       topology, weights and a job, for a dry run
 //! topology   topology.toml
-//! lustre     a topology as Lustre itself tells it
 //! exec       a program whose files are placed, and flags for linkers
 //! ```
 
 mod exec;
-mod lustre;
 mod spec;
 mod topology;
 
 use crate::failure::{Failure, Outcome};
-use crate::output;
 use crate::view::Placed;
+use crate::{library, output};
 use clap::{Args, Subcommand};
 use forebay_policy::place::{Job, Ledger, place};
 use spec::Spec;
@@ -40,6 +38,8 @@ enum Command {
     Exec(exec::Exec),
     /// Print what a linker needs to know for a statically linked program
     Ldflags,
+    /// Print the C header of the library
+    Header,
 }
 
 impl Place {
@@ -47,9 +47,10 @@ impl Place {
         match (self.command, self.spec) {
             (Some(Command::Exec(exec)), _) => exec.run(),
             (Some(Command::Ldflags), _) => exec::ldflags(),
+            (Some(Command::Header), _) => output::text(library::PLACE_HEADER.trim_end()),
             (None, Some(spec)) => dry(&spec, self.json),
             (None, None) => {
-                let text = "say what to place: a SPEC.toml, or \"exec\" or \"ldflags\" (see \"forebay place --help\")";
+                let text = "say what to place: a SPEC.toml, or \"exec\", \"ldflags\" or \"header\" (see \"forebay place --help\")";
                 Err(Failure::Usage(text.to_owned()))
             }
         }

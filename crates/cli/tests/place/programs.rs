@@ -122,6 +122,29 @@ fn a_layout_that_did_not_take_is_told_and_the_program_goes_on() {
 }
 
 #[test]
+fn what_the_drain_creates_lies_where_it_was_told_to() {
+    use forebay_backend::{Backend, Creation, Dir, Layout};
+    use forebay_model::{Gid, Name, Uid};
+    let Some(world) = World::new(&[]) else { return };
+    let names = (0..TARGETS).map(|number| format!("OST{number:04x}")).collect();
+    let backend = Dir::on_lustre(world.path("pfs"), names).expect("a directory");
+    assert_eq!(backend.targets().len(), TARGETS as usize);
+    let owner = (Uid(rustix::process::getuid().as_raw()), Gid(rustix::process::getgid().as_raw()));
+    let creation = Creation { owner, mode: 0o640, stripes: None };
+    let asked = Layout { targets: vec![5, 1], stripe: 1 << 16 };
+    let path = |name: &str| vec![Name::new(name.as_bytes()).expect("a name")];
+    let object = backend.create_on(&path("told"), &creation, &asked).expect("a file");
+    object.write_at(0, &[b"text"]).expect("it is written");
+    assert_eq!(backend.layout(&path("told")).expect("a layout"), asked);
+    assert_eq!(world.stripes("told").targets, [5, 1]);
+    // What did not take is not believed.
+    world.fs.lock().mood = Mood::Silent;
+    let object = backend.create_on(&path("refused"), &creation, &asked).expect("a file all the same");
+    object.write_at(0, &[b"text"]).expect("it is written");
+    assert_ne!(backend.layout(&path("refused")).expect("a layout"), asked);
+}
+
+#[test]
 fn a_program_can_ask_by_name() {
     let Some(world) = World::new(&[]) else { return };
     let library = laid_down(&world, "so");

@@ -12,6 +12,7 @@
 //! pattern    how many stripes, of which size, for which writers
 //! job        a whole job
 //! setting    what a program is told that places its own files
+//! contend    how long writing takes where resources are shared
 //! lov        layouts as Lustre writes them
 //! measure    how even it came out
 //! ```
@@ -23,6 +24,7 @@
 //! **Deliberately absent**: what other jobs do (each is told what it did itself, and equal costs are decided differently
 //! for each), the making of files, names of file systems.
 
+mod contend;
 mod job;
 mod ledger;
 mod level;
@@ -33,6 +35,7 @@ mod setting;
 mod topology;
 mod weigh;
 
+pub use contend::{Flow, Rates, seconds};
 pub use job::{FilePlan, Job, Plan, Trouble, Writer, place};
 pub use ledger::{HALF_LIFE, Ledger};
 pub use measure::{Load, imbalance};

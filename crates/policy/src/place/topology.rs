@@ -269,6 +269,14 @@ impl Topology {
         class.gate_of[server as usize].map(|gate| &class.gates[gate as usize])
     }
 
+    /// The routers between a client and a target, as the network itself takes them: of several equally near ones always
+    /// the same. `None` if there is no way.
+    #[must_use]
+    pub fn route(&self, client: u32, target: usize) -> Option<&[u32]> {
+        let chains = &self.gate(self.class(Some(client)), self.server_of[target])?.chains;
+        Some(&chains[client as usize % chains.len()])
+    }
+
     /// Whether a client reaches a target at all.
     #[must_use]
     pub fn reaches(&self, client: Option<u32>, target: usize) -> bool {

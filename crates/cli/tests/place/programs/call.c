@@ -1,9 +1,8 @@
 /* Asks for a placed file by name. */
+#include "../../../../place/include/forebay_place.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
-
-int forebay_place_create(const char *path, int flags, mode_t mode, unsigned writers, unsigned long long bytes);
 
 int main(int argc, char **argv) {
   int fd = forebay_place_create(argv[argc - 1], O_WRONLY, 0600, 4, 4 << 20);

@@ -1,6 +1,9 @@
-//! A topology as Lustre itself tells it: its parameters, as files.
+//! Lustre: its targets as its own parameters tell them, and the layouts of its files.
 
+use crate::Layout;
+use forebay_policy::place::lov::{ATTRIBUTE, LONGEST, Lov};
 use forebay_policy::place::{Description, Server, State, Target};
+use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +11,46 @@ use std::path::{Path, PathBuf};
 /// Where Lustre's parameters are, in older and newer versions.
 const ROOTS: [&str; 3] = ["/proc/fs/lustre", "/sys/fs/lustre", "/sys/kernel/debug/lustre"];
 
+/// What statfs says a Lustre is.
+const MAGIC: u32 = 0x0BD0_0BD0;
+
+/// The names of the targets of the file system that something is on, by their numbers; none if it is no Lustre.
+pub(crate) fn targets(on: &impl std::os::fd::AsFd) -> Vec<String> {
+    let is_lustre = rustix::fs::fstatfs(on).is_ok_and(|found| found.f_type as u32 == MAGIC);
+    match described().filter(|_| is_lustre) {
+        None => Vec::new(),
+        Some(description) => named(&description.targets),
+    }
+}
+
+fn named(targets: &[Target]) -> Vec<String> {
+    let most = targets.iter().map(|target| target.index as usize + 1).max().unwrap_or(0);
+    let mut names: Vec<String> = (0..most.min(1 << 16)).map(|number| format!("OST{number:04x}")).collect();
+    for target in targets {
+        if let Some(name) = names.get_mut(target.index as usize) {
+            name.clone_from(&target.name);
+        }
+    }
+    names
+}
+
+/// Asks for a layout. Whether it has taken only [`layout`] tells: a refusal may look like success.
+pub(crate) fn ask(file: &fs::File, layout: &Layout) -> rustix::io::Result<()> {
+    let size = u32::try_from(layout.stripe).map_err(|_| rustix::io::Errno::INVAL)?;
+    fsetxattr(file, ATTRIBUTE, &Lov::specific(&layout.targets, size).encode(), XattrFlags::empty())
+}
+
+/// How a file lies, if it lies in one way and Lustre tells it.
+pub(crate) fn layout(file: &fs::File) -> Option<Layout> {
+    let mut bytes = vec![0; LONGEST];
+    let length = fgetxattr(file, ATTRIBUTE, bytes.as_mut_slice()).ok()?;
+    let (targets, stripe) = Lov::parse(&bytes[..length]).ok()?.stripes()?;
+    Some(Layout { targets, stripe })
+}
+
 /// The targets of the file system on this machine, if there is one and only one.
-pub(super) fn described() -> Option<Description> {
+#[must_use]
+pub fn described() -> Option<Description> {
     read(&ROOTS.map(PathBuf::from))
 }
 
@@ -89,6 +130,8 @@ mod tests {
             ]
         );
         assert_eq!(found.servers.len(), 2);
+        let names = named(&found.targets);
+        assert_eq!((names.len(), names[2].as_str(), names[7].as_str()), (8, "OST0002", "s-OST0007"));
         write("proc/lov/other-clilov-ffff/target_obd", "0: o-OST0000_UUID ACTIVE\n");
         assert_eq!(read(&roots), None, "nobody knows which");
     }
