@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             for source in sources(&root, &made.with_extension("d"))? {
                 println!("cargo::rerun-if-changed={}", source.display());
             }
-            fs::read(made)?
+            fs::read(if name.ends_with(".a") { slim(&made, &out)? } else { made })?
         };
         let mut hasher = DefaultHasher::new();
         hasher.write(&bytes);
@@ -93,6 +93,16 @@ fn build(root: &Path, out: &Path, name: &str, words: &[&str]) -> Result<PathBuf,
         return Err(format!("{name} could not be built: {status}").into());
     }
     Ok(dir.join(target).join(if release { "release" } else { "debug" }).join(name))
+}
+
+/// An archive has what a linker does not need: lines, and code for optimising once more. Where nobody can take that away it
+/// stays.
+fn slim(made: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let copy = out.join("slim.a");
+    fs::copy(made, &copy)?;
+    let mut strip = Command::new("strip");
+    strip.args(["--strip-debug", "--remove-section=.llvmbc", "--remove-section=.llvmcmd"]).arg(&copy);
+    if strip.status().is_ok_and(|status| status.success()) { Ok(copy) } else { Ok(made.to_owned()) }
 }
 
 /// What the library was made of, as the compiler noted it, and the manifests of those crates.

@@ -13,6 +13,8 @@ use std::sync::{Mutex, OnceLock};
 
 /// Up to so many processes plan each of their files for all of them; more do so once, and move on from there.
 const PLANNED_AGAIN: u32 = 256;
+/// Sizes of groups that are told apart.
+const GROUPS: usize = 64;
 /// Patterns of names of which the last file is remembered.
 const REMEMBERED: usize = 1024;
 
@@ -31,8 +33,10 @@ struct Decider {
     ready: &'static Ready,
     /// Files of one's own: the same in all ranks, as long as they create the same files.
     ledger: Ledger,
-    /// Shared files: only in those ranks that create them.
-    together: Ledger,
+    /// Shared files, by the number of their writers: the same in all ranks that create one for their group.
+    together: HashMap<u32, Ledger>,
+    /// Turns that are in the first ledger, for processes without a rank.
+    taken: u64,
     /// The targets of all ranks, if they are too many to plan again.
     wave: Vec<u32>,
     files: usize,
@@ -47,12 +51,11 @@ static DECIDER: OnceLock<Option<Mutex<Decider>>> = OnceLock::new();
 pub(crate) fn decide(path: &[u8], wish: Wish) -> Option<Lov> {
     let decider = DECIDER.get_or_init(|| {
         let ready = setting::ready()?;
-        let ledger = Ledger::new(ready.topology.clone(), ready.setting.weights, ready.setting.job);
-        let together = ledger.clone();
         Some(Mutex::new(Decider {
             ready,
-            ledger,
-            together,
+            ledger: fresh(ready),
+            together: HashMap::new(),
+            taken: 0,
             wave: Vec::new(),
             files: 0,
             earlier: HashMap::new(),
@@ -63,6 +66,10 @@ pub(crate) fn decide(path: &[u8], wish: Wish) -> Option<Lov> {
         return None;
     };
     decider.decide(path, wish)
+}
+
+fn fresh(ready: &Ready) -> Ledger {
+    Ledger::new(ready.topology.clone(), ready.setting.weights, ready.setting.job)
 }
 
 impl Decider {
@@ -126,13 +133,18 @@ impl Decider {
             Some(path) => next_turn(path).map_err(|error| format!("cannot take a turn: {error}"))?,
             None => self.files as u64,
         };
-        let behind = turn % self.ready.topology.description().targets.len() as u64;
-        let mut ledger =
-            Ledger::new(self.ready.topology.clone(), self.ready.setting.weights, self.ready.setting.job);
-        for _ in 0..behind {
-            place(&mut ledger, job).map_err(|trouble| trouble.to_string())?;
+        // After as many turns as there are targets all begins anew, so that nobody has a long past to catch up with.
+        let round = self.ready.topology.description().targets.len() as u64;
+        if turn < self.taken || turn / round != self.taken / round {
+            self.ledger = fresh(self.ready);
+            self.taken = turn - turn % round;
         }
-        let plan = place(&mut ledger, job).map_err(|trouble| trouble.to_string())?;
+        while self.taken < turn {
+            place(&mut self.ledger, job).map_err(|trouble| trouble.to_string())?;
+            self.taken += 1;
+        }
+        self.taken += 1;
+        let plan = place(&mut self.ledger, job).map_err(|trouble| trouble.to_string())?;
         Ok(plan.files[0].shape.clone())
     }
 
@@ -169,7 +181,11 @@ impl Decider {
             stripe_size: wish.stripe_size,
             limits: &limits,
         };
-        let mut plan = place(&mut self.together, &job).map_err(|trouble| trouble.to_string())?;
+        if self.together.len() >= GROUPS {
+            self.together.clear();
+        }
+        let ledger = self.together.entry(count).or_insert_with(|| fresh(self.ready));
+        let mut plan = place(ledger, &job).map_err(|trouble| trouble.to_string())?;
         let group = (crew.rank / count) as usize;
         Ok((plan.files.swap_remove(group).shape, plan.notes))
     }

@@ -129,6 +129,21 @@ fn a_shared_file_has_a_stripe_for_each_writer() {
 }
 
 #[test]
+fn stripes_make_room_for_those_that_reach_less() {
+    // Whoever comes first would take what only the others reach, for some jobs.
+    for number in 0..50 {
+        let mut ledger = fresh(&two_sides(), Weights::default(), number);
+        let all = [writers(2, Some(2), Some(MIB)), writers(2, Some(0), Some(MIB))].concat();
+        let plan = place(&mut ledger, &job(&all, Pattern::Shared)).expect("there is room");
+        let found = stripes(&plan.files[0]);
+        assert_eq!((found.targets.len(), found.size), (4, MIB), "job {number}");
+        assert!(found.targets[2..].iter().all(|&target| target < 2), "job {number}: {found:?}");
+        assert_eq!(plan.load.target, [1; 4], "job {number}");
+        assert_eq!(plan.load.router, [2; 2], "job {number}");
+    }
+}
+
+#[test]
 fn a_file_of_unknown_size_grows_over_more_targets() {
     let topology = Arc::new(Topology::flat(32));
     let all = writers(16, None, None);

@@ -134,7 +134,7 @@ fn bad_input_is_told_with_file_line_and_key() {
             "spec.toml:6: job: stripe_count: 4000 targets for one file are more than the back end allows: at most 2000",
         ),
         (with(flat, "[[target]]\n"), "spec.toml:6: target: not a known key"),
-        (with("topology = 'none.toml'\n", ""), "cannot read ./none.toml: no such file"),
+        (with("topology = 'none.toml'\n", ""), "cannot read none.toml: no such file"),
         (flat.to_owned(), "job: missing"),
         (with("[topology]\n[[topology.target]]\nname = 't'\nserver = 's'\n", ""), "there is no server \"s\""),
         (

@@ -25,6 +25,7 @@ const LOV: &str = "lustre.lov";
 const V3: u32 = 0x0BD3_0BD0;
 const SPECIFIC: u32 = 0x0BD5_0BD0;
 const COMPOSITE: u32 = 0x0BD6_0BD0;
+const REMOTE_IO: i32 = 121;
 const DIRECTORY: u32 = 0o040_000;
 
 /// How the file system treats who sets layouts.
@@ -196,7 +197,9 @@ impl State {
             && targets.iter().all(|&target| target < self.targets);
         match sound {
             false => Err(Errno::EINVAL),
-            true if targets.iter().any(|target| self.inactive.contains(target)) => Err(Errno::EREMOTEIO),
+            true if targets.iter().any(|target| self.inactive.contains(target)) => {
+                Err(Errno::from_i32(REMOTE_IO))
+            }
             true => Ok((targets, size)),
         }
     }

@@ -1,5 +1,6 @@
 //! Placement from outside: dry runs, and real programs on a file system that behaves like Lustre.
 
+mod bench;
 mod dry;
 mod lustre;
 mod parallel;

@@ -3,10 +3,12 @@
 //! ```text
 //! scenario   what a file says: a system, a job, how often
 //! play       one repetition: other nodes, other jobs in the way, each placement in turn
+//! real       the same with real bytes on modelled targets
 //! report     a table, JSON, a picture
 //! ```
 
 mod play;
+mod real;
 mod report;
 mod scenario;
 
@@ -33,7 +35,9 @@ pub(crate) struct Place {
 impl Place {
     pub(super) fn run(&self) -> Outcome {
         let scenario = Scenario::load(&self.scenario)?;
-        let report = Report::new(&scenario, play::all(&scenario)?);
+        let played = play::all(&scenario)?;
+        let real = scenario.real.as_ref().map(|real| real::play(real, scenario.pattern, scenario.seed));
+        let report = Report::new(&scenario, played, real.transpose()?.unwrap_or_default());
         let dir = match (&self.out, self.json) {
             (Some(dir), _) => dir.clone(),
             (None, false) => PathBuf::from("."),

@@ -7,10 +7,8 @@ use forebay_policy::place::{
 };
 use std::sync::Arc;
 
-/// Nodes that a batch system gives out together.
-const TOGETHER: u32 = 16;
 /// Stripes of a shared file of which nobody thought.
-const USUAL: usize = 4;
+pub(super) const USUAL: usize = 4;
 
 /// How files are placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +22,14 @@ pub(super) enum Variant {
 }
 
 impl Variant {
+    /// Those that a pattern has, in the order in which they are compared.
+    pub(super) fn all(pattern: Pattern) -> &'static [Variant] {
+        match pattern {
+            Pattern::PerProcess => &[Variant::Default, Variant::Balanced],
+            Pattern::Shared => &[Variant::Default, Variant::Optimised, Variant::Balanced],
+        }
+    }
+
     pub(super) fn word(self) -> &'static str {
         match self {
             Variant::Default => "default",
@@ -33,17 +39,26 @@ impl Variant {
     }
 }
 
-/// What one number of nodes came to: bytes a second of each repetition, by variant.
+/// What one number of nodes came to: bytes a second by variant, run and repetition.
 pub(super) struct Played {
     pub(super) nodes: u32,
-    pub(super) variants: Vec<(Variant, Vec<f64>)>,
+    pub(super) variants: Vec<(Variant, Vec<Vec<f64>>)>,
 }
 
 /// Chance that can be repeated: SplitMix64.
-struct Lot(u64);
+pub(super) struct Lot(pub(super) u64);
 
 impl Lot {
-    fn below(&mut self, bound: u32) -> u32 {
+    fn of(seed: u64, nodes: u32, run: u32, repetition: u32) -> Lot {
+        let mut lot = Lot(seed);
+        for part in [nodes, run, repetition] {
+            lot.0 = lot.0.wrapping_add(part.into()).wrapping_mul(0x2545_f491_4f6c_dd1d);
+            lot.below(1);
+        }
+        lot
+    }
+
+    pub(super) fn below(&mut self, bound: u32) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -52,7 +67,7 @@ impl Lot {
     }
 
     /// So many different ones of so many.
-    fn some(&mut self, count: usize, of: u32) -> Vec<u32> {
+    pub(super) fn some(&mut self, count: usize, of: u32) -> Vec<u32> {
         let mut all: Vec<u32> = (0..of).collect();
         for place in 0..count.min(all.len()) {
             let other = place + self.below(of - place as u32) as usize;
@@ -64,29 +79,33 @@ impl Lot {
 }
 
 pub(super) fn all(scenario: &Scenario) -> Outcome<Vec<Played>> {
-    let variants: &[Variant] = match scenario.pattern {
-        Pattern::PerProcess => &[Variant::Default, Variant::Balanced],
-        Pattern::Shared => &[Variant::Default, Variant::Optimised, Variant::Balanced],
-    };
+    let variants = Variant::all(scenario.pattern);
     let topology = Arc::new(scenario.topology.clone());
-    let once = |nodes: u32, repetition: u32, variant: Variant| {
-        let salt = u64::from(nodes) << 32 | u64::from(repetition);
-        let mut lot = Lot(scenario.seed ^ salt.wrapping_mul(0x2545_f491_4f6c_dd1d));
-        let all = topology.description().clients.len() as u32;
-        let pieces = lot.some(nodes.div_ceil(TOGETHER) as usize, all.div_ceil(TOGETHER));
-        let given = pieces.iter().flat_map(|piece| piece * TOGETHER..((piece + 1) * TOGETHER).min(all));
+    let all = topology.description().clients.len() as u32;
+    // The same nodes for all repetitions of a run, as a batch system gives them.
+    let given = |nodes: u32, run: u32| {
+        let mut lot = Lot::of(scenario.seed, nodes, run, 0);
+        let together = scenario.together;
+        let pieces = lot.some(nodes.div_ceil(together) as usize, all.div_ceil(together));
+        let given = pieces.iter().flat_map(|piece| piece * together..((piece + 1) * together).min(all));
         let mut given: Vec<u32> = given.take(nodes as usize).collect();
         // The last piece may be short: whoever lacks a node takes one twice.
         given.extend_from_within(..(nodes as usize - given.len()).min(given.len()));
-        let ledger = Ledger::new(topology.clone(), Weights::default(), salt);
-        Repetition { scenario, given, lot, ledger, variant }.bandwidth()
+        given
+    };
+    let once = |nodes: u32, run: u32, repetition: u32, variant: Variant| {
+        let job = u64::from(nodes) << 32 | u64::from(run);
+        let ledger = Ledger::new(topology.clone(), Weights::default(), job);
+        let lot = Lot::of(scenario.seed, nodes, run, repetition + 1);
+        Repetition { scenario, given: given(nodes, run), lot, ledger, variant }.bandwidth()
     };
     let mut played = Vec::new();
     for &nodes in &scenario.nodes {
         let mut found = Vec::new();
         for &variant in variants {
-            let runs = (0..scenario.repetitions).map(|repetition| once(nodes, repetition, variant));
-            found.push((variant, runs.collect::<Outcome<Vec<f64>>>()?));
+            let repeated =
+                |run| (0..scenario.repetitions).map(move |again| once(nodes, run, again, variant)).collect();
+            found.push((variant, (0..scenario.runs).map(repeated).collect::<Outcome<Vec<Vec<f64>>>>()?));
         }
         played.push(Played { nodes, variants: found });
     }

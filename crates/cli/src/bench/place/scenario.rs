@@ -17,22 +17,39 @@ pub(super) enum Pattern {
     Shared,
 }
 
+/// Real bytes on targets in memory.
+pub(super) struct Real {
+    pub(super) targets: u32,
+    pub(super) writers: u32,
+    /// What each of them writes.
+    pub(super) size: Bytes,
+    /// The model, as in `model:DEVICE:…`.
+    pub(super) device: String,
+    pub(super) repetitions: u32,
+}
+
 /// A scenario.
 pub(super) struct Scenario {
     pub(super) title: String,
     pub(super) pattern: Pattern,
     /// How many nodes the job has, one run after the other.
     pub(super) nodes: Vec<u32>,
+    /// Nodes that a batch system gives out together: neighbours.
+    pub(super) together: u32,
     pub(super) processes: u32,
     /// What each process writes in each phase.
     pub(super) size: Bytes,
     pub(super) phases: u32,
+    /// Runs on other nodes.
+    pub(super) runs: u32,
+    /// Repetitions of a run, on the same nodes.
     pub(super) repetitions: u32,
     /// What others write at the same time, compared with this job.
     pub(super) noise: f64,
     pub(super) seed: u64,
     pub(super) topology: Topology,
     pub(super) rates: Rates,
+    pub(super) real: Option<Real>,
 }
 
 impl Scenario {
@@ -71,17 +88,36 @@ pub(super) fn read(file: &File<'_>) -> Result<Scenario, Error> {
         title,
         pattern,
         nodes: list,
+        together: count(top.take("nodes_together"), 1, MOST_NODES)?,
         processes: count(top.take("processes_per_node"), 1, 256)?,
         size: size.text()?.parse().map_err(|error| size.wrong(error))?,
         phases: count(top.take("phases"), 1, 1000)?,
-        repetitions: count(top.take("repetitions"), 30, 10_000)?,
+        runs: count(top.take("runs"), 10, 10_000)?,
+        repetitions: count(top.take("repetitions"), 5, 10_000)?,
         noise: top.take("noise").map_or(Ok(0.0), |value| value.amount())?,
         seed: top.take("seed").map_or(Ok(1), |value| value.whole(0..=u32::MAX))?.into(),
         topology,
         rates,
+        real: top.take("real").map(real_of).transpose()?,
     };
-    top.finish("title, pattern, nodes, processes_per_node, size, phases, repetitions, noise, seed, system")?;
+    top.finish(
+        "title, pattern, nodes, nodes_together, processes_per_node, size, phases, runs, repetitions, noise, seed, system, real",
+    )?;
     Ok(scenario)
+}
+
+fn real_of(value: Value<'_>) -> Result<Real, Error> {
+    let mut table = value.table("real: ")?;
+    let mut count =
+        |key: &str, usual: u32, most: u32| table.take(key).map_or(Ok(usual), |value| value.whole(1..=most));
+    let (targets, writers) = (count("targets", 8, 64)?, count("writers", 16, 256)?);
+    let repetitions = count("repetitions", 5, 1000)?;
+    let size = table.take("size").ok_or_else(|| table.missing("size", "what each of them writes"))?;
+    let device =
+        table.take("device").map_or(Ok("ost".to_owned()), |value| value.text().map(str::to_owned))?;
+    let size = size.text()?.parse().map_err(|error| size.wrong(error))?;
+    table.finish("targets, writers, size, device, repetitions")?;
+    Ok(Real { targets, writers, size, device, repetitions })
 }
 
 /// Nodes in cabinets, each near a router of every group; each group of routers leads to its part of the servers.

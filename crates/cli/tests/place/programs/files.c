@@ -28,7 +28,7 @@ int main(int argc, char **argv) {
   errno = 77;
   int fd = open(in("opened"), O_CREAT | O_WRONLY | O_TRUNC, 0640);
   must(fd >= 0 && errno == 77, "open");
-  must(fcntl(fd, F_GETFL) % 4 == O_WRONLY && !(fcntl(fd, F_GETFL) & O_ASYNC), "flags");
+  must(fcntl(fd, F_GETFL) % 4 == O_WRONLY && !(fcntl(fd, F_GETFL) & O_APPEND), "flags");
   must(write(fd, "abc", 3) == 3 && close(fd) == 0, "write");
   struct stat st;
   must(stat(in("opened"), &st) == 0 && (st.st_mode & 07777) == 0640 && st.st_size == 3, "mode");
