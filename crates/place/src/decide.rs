@@ -10,9 +10,13 @@ use std::ffi::OsString;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 /// Up to so many processes plan each of their files for all of them; more do so once, and move on from there.
 const PLANNED_AGAIN: u32 = 256;
+/// How often, and how long each time, a thread waits for another that decides.
+const PATIENCE: u32 = 10_000;
+const A_WHILE: Duration = Duration::from_micros(100);
 /// Sizes of groups that are told apart.
 const GROUPS: usize = 64;
 /// Patterns of names of which the last file is remembered.
@@ -46,8 +50,8 @@ struct Decider {
 
 static DECIDER: OnceLock<Option<Mutex<Decider>>> = OnceLock::new();
 
-/// The layout of the next file, or `None` for the file system's own. Nothing waits here: whoever comes while another
-/// thread decides, or out of a signal, gets the usual layout.
+/// The layout of the next file, or `None` for the file system's own. Threads wait for each other, but not for ever: one that
+/// decided when the process divided is not there in the child.
 pub(crate) fn decide(path: &[u8], wish: Wish) -> Option<Lov> {
     let decider = DECIDER.get_or_init(|| {
         let ready = setting::ready()?;
@@ -61,8 +65,18 @@ pub(crate) fn decide(path: &[u8], wish: Wish) -> Option<Lov> {
             earlier: HashMap::new(),
         }))
     });
-    let Ok(mut decider) = decider.as_ref()?.try_lock() else {
-        report::note(format_args!("{}: usual layout: another thread is deciding", path.escape_ascii()));
+    let decider = decider.as_ref()?;
+    let locked = (0..PATIENCE).find_map(|_| {
+        decider.try_lock().ok().or_else(|| {
+            std::thread::sleep(A_WHILE);
+            None
+        })
+    });
+    let Some(mut decider) = locked else {
+        report::trouble(format_args!(
+            "{}: usual layout: another thread decides for ever",
+            path.escape_ascii()
+        ));
         return None;
     };
     decider.decide(path, wish)
