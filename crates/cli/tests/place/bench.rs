@@ -47,7 +47,7 @@ fn balanced_files_are_faster_and_vary_less_than_random_ones() {
 #[test]
 fn a_balanced_shared_file_is_no_slower_than_an_optimised_one() {
     let found = run(&format!(
-        "pattern = 'N:1'\nnodes = [16, 48]\nsize = '1GiB'\nruns = 4\nrepetitions = 5\n{SYSTEM}"
+        "pattern = 'N:1'\nnodes = [32, 48]\nsize = '1GiB'\nruns = 4\nrepetitions = 5\n{SYSTEM}"
     ));
     for run in found["runs"].as_array().expect("runs") {
         let [default, optimised, balanced] =
