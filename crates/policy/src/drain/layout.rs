@@ -38,6 +38,12 @@ impl Layout {
         Layout { targets: vec![target], stripe: u64::MAX }
     }
 
+    /// Where a byte lies within what its target holds of the file.
+    #[must_use]
+    pub fn inside(&self, at: u64) -> u64 {
+        at / self.stripe / self.targets.len() as u64 * self.stripe + at % self.stripe
+    }
+
     /// A span cut at the boundaries of stripes, with the target of each.
     pub fn cut(&self, span: Span) -> impl Iterator<Item = (TargetId, Span)> + '_ {
         let mut at = span.start;
@@ -66,6 +72,8 @@ mod tests {
         };
         assert_eq!(cut(5, 35).collect::<Vec<_>>(), [(7, 5, 10), (3, 10, 20), (5, 20, 30), (7, 30, 35)]);
         assert_eq!(cut(20, 20).count(), 0);
+        let inside: Vec<u64> = [0, 9, 10, 29, 30, 35, 60].map(|at| layout.inside(at)).to_vec();
+        assert_eq!(inside, [0, 9, 0, 9, 10, 15, 20]);
         let whole = Layout::whole(TargetId(1));
         assert_eq!(whole.cut(Span::from(3)).collect::<Vec<_>>(), [(TargetId(1), Span::from(3))]);
     }
