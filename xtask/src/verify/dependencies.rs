@@ -28,7 +28,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("shm", &[]),
     ("store", &["shm"]),
-    ("backend", &[]),
+    ("backend", &["policy"]),
     ("server", &["policy", "wire", "shm", "store", "backend"]),
     ("client", &["wire", "shm"]),
     ("preload", &["client", "wire"]),
