@@ -34,6 +34,7 @@ mod connect;
 mod control;
 mod demo;
 mod detach;
+mod draw;
 mod edit;
 mod exec;
 mod failure;

@@ -56,7 +56,7 @@ fn main() {
         }),
         targets: vec![TargetGroup {
             count: 1000,
-            device: Device { curve: Curve::trio(), seek: Tick::ms(5), streams: 16 },
+            device: Device { curve: Curve::trio(), seek: Tick::ms(5), streams: 16, queue: 0 },
             via: None,
         }],
         jobs: jobs.collect(),

@@ -21,6 +21,8 @@ pub(crate) enum Event {
     Ask(u32),
     /// A write has reached its target.
     Reach(u32),
+    /// A target has taken a write at once.
+    Taken(u32),
     /// A target ends a write, unless its plans have changed since: then the number is another.
     End(u32, u32),
     /// Servers tell each other their jobs.

@@ -104,8 +104,12 @@ impl World {
             return self.refuse(number);
         }
         let work = bay.target.begin(self.now, write.file, write.span);
-        bay.works.insert(work, number);
-        self.aim(write.target.0);
+        if bay.target.is_under_way(work) {
+            bay.works.insert(work, number);
+            self.aim(write.target.0);
+        } else {
+            self.queue.plan(self.now, Event::Taken(number));
+        }
     }
 
     /// Plans when a target will end something next.
@@ -129,15 +133,18 @@ impl World {
         bay.due = None;
         let ended = bay.target.ended(self.now);
         let numbers: Vec<u32> = ended.iter().filter_map(|work| bay.works.remove(work)).collect();
-        for number in numbers {
-            let write = self.writes.take(number);
-            self.bays[target].bytes += write.span.len();
-            match write.owner {
-                Owner::Lane(lane, batch) => self.drained(lane, batch, write.target),
-                Owner::Request(request) => self.part_done(request, write.span.len()),
-            }
-        }
+        numbers.into_iter().for_each(|number| self.finish(number));
         self.aim(target as u32);
+    }
+
+    /// A target has a write.
+    pub(crate) fn finish(&mut self, number: u32) {
+        let write = self.writes.take(number);
+        self.bays[write.target.0 as usize].bytes += write.span.len();
+        match write.owner {
+            Owner::Lane(lane, batch) => self.drained(lane, batch, write.target),
+            Owner::Request(request) => self.part_done(request, write.span.len()),
+        }
     }
 
     fn part_done(&mut self, number: u32, len: u64) {

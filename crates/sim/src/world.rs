@@ -133,6 +133,7 @@ impl World {
                 self.serve(server as usize);
             }
             Event::Reach(write) => self.reach(write),
+            Event::Taken(write) => self.finish(write),
             Event::End(target, _) => self.end(target as usize),
             Event::Tell => self.tell(),
             Event::Fail(number) => match self.plan.failures[number as usize].part {

@@ -12,7 +12,7 @@ use forebay_sim::{
 };
 
 fn device() -> Device {
-    Device { curve: Curve::trio(), seek: Tick::ms(5), streams: 8 }
+    Device { curve: Curve::trio(), seek: Tick::ms(5), streams: 8, queue: 0 }
 }
 
 fn job(id: usize, nodes: u32) -> Job {

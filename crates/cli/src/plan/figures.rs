@@ -1,6 +1,6 @@
 //! `forebay plan figures`: the sizing model's figures, drawn from fresh data, with their claims checked.
 
-use super::chart::{Chart, Scene, Shape};
+use crate::draw::chart::{Chart, Scene, Shape};
 use forebay_planner::{
     Claim, Error, FIGURE_BANDWIDTH, Lazy, LoadPanel, Panel, claims2, claims3, claims4, claims56, figure2,
     figure3, figure4, figure56,

@@ -3,20 +3,17 @@
 //! The numbers come from the planner; here they meet files, human units, pictures and people.
 
 mod answer;
-pub(crate) mod chart;
 mod figures;
 mod input;
 mod json;
-mod png;
 pub(crate) mod quantity;
 mod report;
 mod sources;
-mod strokes;
-pub(crate) mod svg;
 mod sweep;
 mod text;
 
 use crate::connect::Service;
+use crate::draw::{chart, png, svg};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use answer::{Wishes, answer, points};
