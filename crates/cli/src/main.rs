@@ -13,6 +13,8 @@
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
 //! bench                   how fairly it is shared, measured
 //! plan                    how large the buffer must be
+//! sim, reproduce          a machine in virtual time; the papers' figures made with it
+//! draw                    pictures
 //! demo                    everything at once, with a crash in the middle
 //! settings, places, connect   forebay.toml, default paths, the way to the service
 //! view, output            what is shown, and the only place that prints
@@ -51,11 +53,13 @@ mod places;
 mod plan;
 mod policy;
 mod remote;
+mod reproduce;
 mod run;
 mod servers;
 mod settings;
 mod shares;
 mod signals;
+mod sim;
 mod store;
 mod transfer;
 mod up;
@@ -134,6 +138,10 @@ enum Command {
     Store(store::Store),
     /// Say how large the buffer must be, and when it should empty
     Plan(Box<plan::PlanArgs>),
+    /// Play a scenario in virtual time: jobs, servers, drains, targets, failures
+    Sim(sim::Sim),
+    /// Make the papers' figures anew, beside the papers' numbers
+    Reproduce(reproduce::Reproduce),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
     Demo(demo::Demo),
     /// Measure how fairly a service is shared
@@ -176,6 +184,8 @@ fn run(command: Command) -> Outcome {
         Command::Check(check) => check.run(),
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
+        Command::Sim(sim) => sim.run(),
+        Command::Reproduce(reproduce) => reproduce.run(),
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),
         Command::Bench(bench) => bench.run(),

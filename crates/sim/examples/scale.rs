@@ -3,7 +3,12 @@
 //! 100,000 processes in 100 jobs write checkpoints to 10,000 servers, which share by policy and drain to 1,000 targets
 //! under one arbiter.
 
-#![allow(clippy::print_stdout, clippy::disallowed_methods, clippy::disallowed_types, reason = "it measures, and says so")]
+#![allow(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "it measures, and says so"
+)]
 
 use forebay_model::{Bytes, Job};
 use forebay_policy::arbiter::Rules;
@@ -27,7 +32,7 @@ fn main() {
     let jobs = (0..100).map(|id| JobPlan {
         rounds,
         start: Tick::ms(u64::from(id) * 37),
-        layout: LayoutPlan { stripes: 1, stripe: Bytes::mib(1), choose: Choose::Round },
+        layout: LayoutPlan { stripes: 1, stripe: Bytes::mib(4), choose: Choose::Round },
         servers: (0..200_u32).map(|k| ((id * 100 + k) % 10_000) as u16).collect(),
         ..JobPlan::new(
             job(id),
@@ -50,6 +55,8 @@ fn main() {
                 largest: Bytes::mib(8),
                 streams: 1,
                 when: When::Above(0.0),
+                lag: Tick(0),
+                pause: Tick(0),
                 rules: Rules::default(),
             }),
             full: Full::Wait,

@@ -91,7 +91,7 @@ impl World {
         let due = match plan.when {
             _ if self.running == 0 || self.is_short(server) => true,
             When::Above(share) => state.held as f64 > share * capacity as f64,
-            When::Between => self.is_between(server),
+            When::Between => state.released,
         };
         due && state.up
     }
@@ -117,17 +117,19 @@ impl World {
         }
     }
 
-    /// Tells the arbiter what a lane has, unless it knows or the lane is at work.
+    /// Tells the arbiter what a lane has, unless the lane is at work or waits for a grant: what has come since is told
+    /// when its grants have ended.
     fn ask(&mut self, lane: u32) {
         let state = &mut self.lanes[lane as usize];
-        if state.waiting == 0 || !state.held.is_empty() || state.told >= state.waiting {
+        if state.waiting == 0 || !state.held.is_empty() || state.told > 0 {
             return;
         }
         state.told = state.waiting;
         let bytes: Vec<(TargetId, Bytes)> = state.drain.targets().collect();
         let (server, job) = (usize::from(state.server), state.job as usize);
         let Some(plan) = &self.plan.servers else { return };
-        let fill = (self.servers[server].held as u128 * 1000 / u128::from(plan.capacity.0)).min(1000) as u16;
+        let fill =
+            (u128::from(self.servers[server].held) * 1000 / u128::from(plan.capacity.0)).min(1000) as u16;
         let (member, priority) = (self.member(lane), self.plan.jobs[job].job.priority);
         let Some(arbiter) = &mut self.arbiter else { return };
         let grants = arbiter.request(self.now, member, priority, fill, &bytes).expect("targets were checked");
@@ -142,7 +144,7 @@ impl World {
     /// Uses what was granted, and what is granted in its place when it turns out to be nothing.
     pub(crate) fn granted(&mut self, grants: Vec<Grant>) {
         let Some(plan) = self.drain_plan() else { return };
-        let mut open = grants;
+        let (mut open, mut spent) = (grants, Vec::new());
         while let Some(grant) = open.pop() {
             let server = usize::from(grant.member.server.0);
             let lanes = &self.servers[server].lanes;
@@ -152,14 +154,21 @@ impl World {
             state.heard = self.now;
             state.held.push(Held { target: grant.target, left: grant.bytes.0, out: 0 });
             open.extend(self.spend(lane, grant.target, &plan));
+            if self.lanes[lane as usize].held.is_empty() {
+                spent.push(server);
+            }
         }
+        // Who could do nothing with its grant asks for what it has now.
+        spent.into_iter().for_each(|server| self.empty(server));
     }
 
     /// Sends what a grant allows; lets go of it when nothing is left. Returns who is granted what then.
     fn spend(&mut self, lane: u32, target: TargetId, plan: &DrainPlan) -> Vec<Grant> {
         loop {
             let state = &mut self.lanes[lane as usize];
-            let Some(place) = state.held.iter().position(|held| held.target == target) else { return Vec::new() };
+            let Some(place) = state.held.iter().position(|held| held.target == target) else {
+                return Vec::new();
+            };
             let held = state.held[place];
             if held.out >= plan.streams {
                 return Vec::new();
@@ -171,7 +180,9 @@ impl World {
                 }
                 state.held.swap_remove(place);
                 let left = state.drain.waiting(target);
-                state.told = state.told.min(state.waiting);
+                if state.held.is_empty() {
+                    state.told = 0;
+                }
                 let member = self.member(lane);
                 let Some(arbiter) = &mut self.arbiter else { return Vec::new() };
                 return arbiter.done(self.now, member, target, left);
@@ -184,16 +195,19 @@ impl World {
     }
 
     fn ship(&mut self, lane: u32, id: BatchId, batch: &Batch) {
+        let pause = self.drain_plan().map_or(Tick(0), |plan| plan.pause);
         let span = batch.span();
-        let start = self.layout(batch.file).inside(span.start);
+        let first = self.layout(batch.file).inside(span.start);
         let state = &mut self.lanes[lane as usize];
         state.out += 1;
         state.waiting -= span.len();
         state.told = state.told.saturating_sub(span.len());
         let entry = self.servers[usize::from(state.server)].entry;
-        let at = self.hops.pass(entry, span.len(), self.now);
-        let inside = Span::new(start, start + span.len());
-        let write = Write { owner: Owner::Lane(lane, id), target: batch.target, file: batch.file, span: inside };
+        let start = self.pause(pause);
+        let at = self.hops.pass(entry, span.len(), start);
+        let inside = Span::new(first, first + span.len());
+        let write =
+            Write { owner: Owner::Lane(lane, id), target: batch.target, file: batch.file, span: inside };
         self.dispatch(write, at);
     }
 

@@ -6,6 +6,7 @@
 //! hops        links, routers and storage servers on the way
 //! world       the machine at work; its parts are processes, servers, drains and targets
 //! report      what was seen: jobs, series, the ledger of bytes
+//! figures     the papers' figures, made with all that
 //! ```
 //!
 //! **Invariant**: the same scenario and the same seed give the same report, to the last bit; at every moment all bytes
@@ -18,6 +19,7 @@
 
 mod drains;
 mod failures;
+pub mod figures;
 mod hops;
 mod processes;
 mod queue;

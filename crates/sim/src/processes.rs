@@ -25,6 +25,8 @@ pub(crate) struct Process {
     out: u32,
     /// When this phase began.
     since: Tick,
+    /// Whether its server counts it among those in the middle of writing.
+    pub(crate) writing: bool,
     over: bool,
 }
 
@@ -69,6 +71,7 @@ pub(crate) fn all(plan: &Scenario, hops: &Hops) -> (Vec<Process>, Vec<Task>) {
             done: 0,
             out: 0,
             since: Tick(0),
+            writing: false,
             over: false,
         }));
         let servers = if job.servers.is_empty() { (0..count).collect() } else { job.servers.clone() };
@@ -166,7 +169,9 @@ impl World {
 
     /// Sends as many requests as may be under way.
     fn send(&mut self, process: u32) {
-        let (Phase::Write(bytes, request) | Phase::Read(bytes, request)) = self.phase(process) else { return };
+        let (Phase::Write(bytes, request) | Phase::Read(bytes, request)) = self.phase(process) else {
+            return;
+        };
         let (job, depth) = (self.processes[process as usize].job as usize, self.job_plan(process).depth);
         while !self.jobs[job].stopped {
             let Process { out, sent, .. } = self.processes[process as usize];
@@ -195,7 +200,8 @@ impl World {
             Pattern::Strided => (sent / request * all + rank) * request,
             Pattern::Random => {
                 let count = bytes.div_ceil(request);
-                rank * count * request + shuffled(sent / request, count, u64::from(job) << 32 | rank) * request
+                rank * count * request
+                    + shuffled(sent / request, count, u64::from(job) << 32 | rank) * request
             }
         }
     }
@@ -211,6 +217,7 @@ impl World {
         let place = match plan.spread {
             Spread::Home => home,
             Spread::Stripes(size) => home + start / size.0,
+            Spread::Chance => Dice::new(u64::from(job) << 32 | u64::from(rank)).bits(),
         };
         servers[(place % servers.len() as u64) as usize]
     }
@@ -301,15 +308,18 @@ impl World {
         }
         self.processes[process as usize].over = true;
         let job = self.processes[process as usize].job as usize;
-        if self.jobs[job].stopped && matches!(self.phase(process), Phase::Write(..)) {
-            self.busy(process, false);
-        }
+        self.busy(process, false);
         self.jobs[job].left -= 1;
         if self.jobs[job].left == 0 {
             self.jobs[job].ended = Some(self.now);
             self.running -= 1;
             self.leave_servers(job);
             self.note_settled(job);
+            for (number, plan) in
+                self.plan.jobs.iter().enumerate().filter(|(_, plan)| plan.after == Some(job))
+            {
+                self.queue.plan(self.now.after(plan.start), Event::Start(number as u32));
+            }
             if self.running == 0 {
                 (0..self.servers.len()).for_each(|server| self.empty(server));
             }
@@ -353,7 +363,9 @@ mod tests {
             seen.sort_unstable();
             assert!(seen.iter().copied().eq(0..count), "{count}");
         }
-        let near = |seed| (1..1000).filter(|&k| shuffled(k, 1000, seed).abs_diff(shuffled(k - 1, 1000, seed)) == 1).count();
+        let near = |seed| {
+            (1..1000).filter(|&k| shuffled(k, 1000, seed).abs_diff(shuffled(k - 1, 1000, seed)) == 1).count()
+        };
         assert!((0..20).filter(|&seed| near(seed) > 0).count() <= 1);
     }
 }

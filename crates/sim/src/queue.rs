@@ -1,11 +1,11 @@
 //! What happens next.
 
 use forebay_policy::share::Tick;
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 /// Something that happens.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     /// A job begins.
     Start(u32),
@@ -19,6 +19,8 @@ pub(crate) enum Event {
     Served(u32),
     /// A scheduler asked to be asked again.
     Ask(u32),
+    /// A server may empty itself.
+    Release(u32),
     /// A write has reached its target.
     Reach(u32),
     /// A target has taken a write at once.
@@ -33,10 +35,45 @@ pub(crate) enum Event {
     Mend(u32),
 }
 
+/// An event and its place among all: by time, and in the order of planning.
+#[derive(Clone, Copy)]
+struct Entry {
+    at: u64,
+    number: u64,
+    event: Event,
+}
+
+impl Entry {
+    fn key(&self) -> u128 {
+        u128::from(self.at) << 64 | u128::from(self.number)
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    /// The heap hands out the largest: the earliest is.
+    fn cmp(&self, other: &Entry) -> Ordering {
+        other.key().cmp(&self.key())
+    }
+}
+
 /// Events by time; those of one moment in the order in which they were planned.
 #[derive(Default)]
 pub(crate) struct Queue {
-    heap: BinaryHeap<Reverse<(Tick, u64, Event)>>,
+    heap: BinaryHeap<Entry>,
     planned: u64,
     most: usize,
 }
@@ -44,12 +81,12 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) fn plan(&mut self, at: Tick, event: Event) {
         self.planned += 1;
-        self.heap.push(Reverse((at, self.planned, event)));
+        self.heap.push(Entry { at: at.0, number: self.planned, event });
         self.most = self.most.max(self.heap.len());
     }
 
     pub(crate) fn pop(&mut self) -> Option<(Tick, Event)> {
-        self.heap.pop().map(|Reverse((at, _, event))| (at, event))
+        self.heap.pop().map(|entry| (Tick(entry.at), entry.event))
     }
 
     /// The most that were planned at once.

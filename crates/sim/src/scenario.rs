@@ -60,6 +60,10 @@ pub struct DrainPlan {
     pub streams: u32,
     /// When.
     pub when: When,
+    /// A server begins so much later at most, by chance: no two machines do anything at the same moment.
+    pub lag: Tick,
+    /// What a server needs before each write, on average, by chance.
+    pub pause: Tick,
     /// The arbiter's rules, for `trio`.
     pub rules: Rules,
 }
@@ -161,6 +165,8 @@ pub enum Spread {
     Home,
     /// All of the job's, one for each piece of this size.
     Stripes(Bytes),
+    /// One, by chance.
+    Chance,
 }
 
 /// Whether a job uses the buffer.
@@ -180,7 +186,9 @@ pub struct JobPlan {
     pub job: Job,
     /// How many processes.
     pub processes: u32,
-    /// When it begins.
+    /// The job whose end it waits for.
+    pub after: Option<usize>,
+    /// When it begins; from the end of the other job on if it waits for one.
     pub start: Tick,
     /// When it is told to stop.
     pub stop: Option<Tick>,
@@ -192,6 +200,8 @@ pub struct JobPlan {
     pub together: bool,
     /// Requests that a process has under way at once.
     pub depth: u32,
+    /// What a process needs before each request, on average, by chance.
+    pub pause: Tick,
     /// Where it writes.
     pub pattern: Pattern,
     /// How its files lie on targets.
@@ -213,12 +223,14 @@ impl JobPlan {
         JobPlan {
             job,
             processes,
+            after: None,
             start: Tick(0),
             stop: None,
             rounds: 1,
             phases,
             together: true,
             depth: 1,
+            pause: Tick(0),
             pattern: Pattern::default(),
             layout: LayoutPlan::default(),
             way: Way::default(),
@@ -340,7 +352,11 @@ impl Scenario {
         }
         let targets = self.targets.iter().map(|group| u64::from(group.count)).sum::<u64>();
         if targets > MOST_TARGETS {
-            return fault(Place::Target(0), "count", format!("{targets} targets are more than {MOST_TARGETS}"));
+            return fault(
+                Place::Target(0),
+                "count",
+                format!("{targets} targets are more than {MOST_TARGETS}"),
+            );
         }
         if let Some(servers) = &self.servers {
             self.check_servers(servers)?;
@@ -467,6 +483,17 @@ impl Scenario {
         if plan.stop.is_some_and(|stop| stop < plan.start) {
             return fault(place, "stop", "before it starts");
         }
+        let mut before = std::iter::successors(plan.after, |&job| self.jobs.get(job)?.after);
+        if before.any(|job| job >= self.jobs.len()) {
+            return fault(place, "after", "there is no such job");
+        }
+        if std::iter::successors(plan.after, |&job| self.jobs[job].after).nth(self.jobs.len()).is_some() {
+            return fault(
+                place,
+                "after",
+                "the jobs wait for each other in a circle: none of them ever starts",
+            );
+        }
         self.check_use(place, plan)
     }
 
@@ -487,7 +514,8 @@ impl Scenario {
             (_, Way::Direct) => true,
         };
         if needs && plan.layout.stripes > targets {
-            let text = format!("{} targets for a file are more than the {targets} there are", plan.layout.stripes);
+            let text =
+                format!("{} targets for a file are more than the {targets} there are", plan.layout.stripes);
             return fault(place, "stripes", text);
         }
         Ok(())
@@ -496,7 +524,9 @@ impl Scenario {
     fn check_failure(&self, place: Place, failure: &Failure) -> Checked {
         let servers = self.servers.as_ref().map_or(0, |servers| servers.count);
         match failure.part {
-            Part::Server(one) if one >= servers => fault(place, "server", format!("there is no server {one}")),
+            Part::Server(one) if one >= servers => {
+                fault(place, "server", format!("there is no server {one}"))
+            }
             Part::Target(one) if one >= self.target_count() => {
                 fault(place, "target", format!("there is no target {one}"))
             }

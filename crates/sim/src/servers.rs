@@ -39,6 +39,8 @@ pub(crate) struct Server {
     parked: VecDeque<u32>,
     /// Processes near it that are in the middle of writing.
     pub(crate) busy: u32,
+    /// Whether it may empty itself because nobody is.
+    pub(crate) released: bool,
     /// Jobs that use it.
     jobs: Vec<u32>,
     /// Data on its way out, by job where targets are granted.
@@ -59,6 +61,7 @@ pub(crate) fn all(plan: &Scenario, hops: &Hops, seed: u64) -> Vec<Server> {
             reserved: 0,
             parked: VecDeque::new(),
             busy: 0,
+            released: false,
             jobs: Vec::new(),
             lanes: Vec::new(),
         })
@@ -85,18 +88,44 @@ impl World {
     /// A process begins or ends a phase of writing.
     pub(crate) fn busy(&mut self, process: u32, begins: bool) {
         let Some(home) = self.home(process) else { return };
-        if begins {
-            self.servers[home].busy += 1;
-        } else {
-            self.servers[home].busy -= 1;
-            self.empty(home);
+        if self.processes[process as usize].writing == begins {
+            return;
         }
+        self.processes[process as usize].writing = begins;
+        let state = &mut self.servers[home];
+        if begins {
+            (state.busy, state.released) = (state.busy + 1, false);
+            return;
+        }
+        state.busy -= 1;
+        if state.busy > 0 {
+            return;
+        }
+        match self.plan.servers.as_ref().and_then(|servers| servers.drain) {
+            Some(drain) if drain.lag.0 > 0 => {
+                let lag = Tick(self.dice.below(drain.lag.0));
+                self.queue.plan(self.now.after(lag), Event::Release(home as u32));
+            }
+            _ => self.release(home),
+        }
+    }
+
+    /// A server empties itself if still nobody is in the middle of writing to it.
+    pub(crate) fn release(&mut self, server: usize) {
+        self.servers[server].released = self.servers[server].busy == 0;
+        self.empty(server);
+    }
+
+    /// A moment that is later by chance, by so much on average.
+    pub(crate) fn pause(&mut self, mean: Tick) -> Tick {
+        if mean.0 == 0 { self.now } else { self.now.after(Tick(self.dice.below(2 * mean.0))) }
     }
 
     /// A request leaves its process.
     pub(crate) fn launch(&mut self, request: Request) {
         let bytes = request.span.len();
-        let at = self.hops.pass(self.processes[request.process as usize].entry, bytes, self.now);
+        let start = self.pause(self.job_plan(request.process).pause);
+        let at = self.hops.pass(self.processes[request.process as usize].entry, bytes, start);
         let straight = self.job_plan(request.process).way == Way::Direct;
         let number = self.requests.put(request);
         if straight {
@@ -214,11 +243,6 @@ impl World {
         }
     }
 
-    /// Whether nobody is in the middle of writing to a server.
-    pub(crate) fn is_between(&self, server: usize) -> bool {
-        self.servers[server].busy == 0
-    }
-
     /// Whether writes wait for room at a server.
     pub(crate) fn is_short(&self, server: usize) -> bool {
         !self.servers[server].parked.is_empty()
@@ -230,8 +254,7 @@ impl World {
         *version += 1;
         for (number, server) in self.servers.iter().enumerate().filter(|(_, server)| server.up) {
             let jobs = server.jobs.iter().map(|&job| self.plan.jobs[job as usize].job.clone()).collect();
-            let table =
-                Table { server: ServerId(number as u16), version: *version, capacity: 1.0, jobs };
+            let table = Table { server: ServerId(number as u16), version: *version, capacity: 1.0, jobs };
             peers.offer(table, self.now).expect("a table of our own is good");
         }
         let allotment = divide(&plan.policy, &peers.capacities(self.now), &peers.jobs(self.now));

@@ -88,7 +88,9 @@ impl World {
     fn begin(&mut self, lambda: Option<Tick>) {
         for (number, job) in self.plan.jobs.iter().enumerate() {
             let number = number as u32;
-            self.queue.plan(job.start, Event::Start(number));
+            if job.after.is_none() {
+                self.queue.plan(job.start, Event::Start(number));
+            }
             if let Some(stop) = job.stop {
                 self.queue.plan(stop, Event::Stop(number));
             }
@@ -132,6 +134,7 @@ impl World {
                 self.servers[server as usize].asked = None;
                 self.serve(server as usize);
             }
+            Event::Release(server) => self.release(server as usize),
             Event::Reach(write) => self.reach(write),
             Event::Taken(write) => self.finish(write),
             Event::End(target, _) => self.end(target as usize),
@@ -151,6 +154,12 @@ impl World {
     #[must_use]
     pub fn now(&self) -> Tick {
         self.now
+    }
+
+    /// When a job was done, if it was.
+    #[must_use]
+    pub fn ended(&self, job: usize) -> Option<Tick> {
+        self.jobs[job].ended
     }
 
     /// Where all bytes are.

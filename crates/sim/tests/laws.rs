@@ -36,6 +36,8 @@ fn drain(dice: &mut Dice) -> DrainPlan {
         largest: Bytes::mib(1 + dice.below(4)),
         streams: 1 + dice.below(3) as u32,
         when: one(dice, &[When::Above(0.0), When::Above(0.5), When::Between]),
+        lag: Tick::ms(dice.below(3) * 10),
+        pause: Tick(dice.below(3) * 100_000),
         rules: Rules { alpha: 1 + dice.below(3) as u32, until, ..Rules::default() },
     }
 }
@@ -54,6 +56,7 @@ fn random_job(dice: &mut Dice, id: usize, servers: u16) -> JobPlan {
         rounds: 1 + dice.below(3) as u32,
         together: dice.below(2) == 0,
         depth: 1 + dice.below(4) as u32,
+        pause: Tick(dice.below(3) * 100_000),
         pattern: one(dice, &[Pattern::Own, Pattern::Segmented, Pattern::Strided, Pattern::Random]),
         layout: LayoutPlan {
             stripes: 1 + dice.below(4) as u32,
@@ -62,7 +65,7 @@ fn random_job(dice: &mut Dice, id: usize, servers: u16) -> JobPlan {
         },
         way,
         servers: if dice.below(3) == 0 { vec![dice.below(u64::from(servers)) as u16] } else { vec![] },
-        spread: one(dice, &[Spread::Home, Spread::Stripes(Bytes::mib(1))]),
+        spread: one(dice, &[Spread::Home, Spread::Stripes(Bytes::mib(1)), Spread::Chance]),
         via: (dice.below(2) == 0).then_some(0),
         ..JobPlan::new(job(id, 1 + dice.below(9) as u32), 1 + dice.below(9) as u32, phases)
     }
@@ -119,7 +122,12 @@ fn random_machines_lose_nothing_and_make_nothing_up() {
             steps += 1;
             assert!(steps < 5_000_000, "seed {seed}: it never ends");
             if steps.is_multiple_of(64) {
-                assert!(world.ledger().is_balanced(), "seed {seed}: {:?} at {:?}", world.ledger(), world.now());
+                assert!(
+                    world.ledger().is_balanced(),
+                    "seed {seed}: {:?} at {:?}",
+                    world.ledger(),
+                    world.now()
+                );
             }
         }
         let report = world.report();
@@ -141,7 +149,8 @@ fn random_machines_lose_nothing_and_make_nothing_up() {
 fn random_machines_tell_the_same_story_twice() {
     for seed in seeds(12) {
         let plan = random_scenario(&mut Dice::new(seed));
-        let [one, two] = [0, 0].map(|_| simulate(&plan, seed).unwrap_or_else(|fault| panic!("{seed}: {fault}")));
+        let [one, two] =
+            [0, 0].map(|_| simulate(&plan, seed).unwrap_or_else(|fault| panic!("{seed}: {fault}")));
         assert_eq!(one, two, "seed {seed}");
     }
 }
