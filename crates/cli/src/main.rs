@@ -11,8 +11,8 @@
 //! store, check            stores on disk, without a server
 //! layout, servers         how files lie on servers; a server that comes with a new store
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
-//! bench                   how fairly it is shared, measured
-//! plan                    how large the buffer must be
+//! bench                   how fast it is and how fairly it is shared, measured
+//! plan, route             how large the buffer must be; what would go past it
 //! sim, reproduce          a machine in virtual time; the papers' figures made with it
 //! draw                    pictures
 //! demo                    everything at once, with a crash in the middle
@@ -54,6 +54,7 @@ mod plan;
 mod policy;
 mod remote;
 mod reproduce;
+mod route;
 mod run;
 mod servers;
 mod settings;
@@ -142,9 +143,11 @@ enum Command {
     Sim(sim::Sim),
     /// Make the papers' figures anew, beside the papers' numbers
     Reproduce(reproduce::Reproduce),
+    /// Say which writes of a trace would be buffered, and which would go straight to the storage behind
+    Route(route::Route),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
     Demo(demo::Demo),
-    /// Measure how fairly a service is shared
+    /// Measure how fast Forebay is, and how fairly it is shared
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Print completions for a shell
@@ -153,6 +156,12 @@ enum Command {
     DemoJob(demo::DemoJob),
     #[command(hide = true)]
     BenchJob(bench::BenchJob),
+    #[command(hide = true)]
+    BenchFar(bench::Far),
+    #[command(hide = true)]
+    BenchPlaces(bench::Places),
+    #[command(hide = true, subcommand)]
+    BenchStep(bench::Steps),
 }
 
 fn run(command: Command) -> Outcome {
@@ -186,10 +195,14 @@ fn run(command: Command) -> Outcome {
         Command::Plan(args) => plan::run(&args),
         Command::Sim(sim) => sim.run(),
         Command::Reproduce(reproduce) => reproduce.run(),
+        Command::Route(route) => route.run(),
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),
         Command::Bench(bench) => bench.run(),
         Command::BenchJob(job) => job.run(),
+        Command::BenchFar(far) => far.run(),
+        Command::BenchPlaces(places) => places.run(),
+        Command::BenchStep(step) => step.run(),
         Command::DemoJob(job) => job.run(),
     }
 }

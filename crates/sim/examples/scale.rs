@@ -14,6 +14,7 @@ use forebay_model::{Bytes, Job};
 use forebay_policy::arbiter::Rules;
 use forebay_policy::device::{Curve, Device};
 use forebay_policy::drain::Order;
+use forebay_policy::route::{Mode, Settings};
 use forebay_policy::share::{Discipline, Rate, Tick};
 use forebay_sim::{
     Choose, DrainPlan, Full, JobPlan, LayoutPlan, Phase, Scenario, Servers, TargetGroup, When, simulate,
@@ -52,6 +53,7 @@ fn main() {
             via: None,
             drain: Some(DrainPlan {
                 order: Order::Trio,
+                region: None,
                 largest: Bytes::mib(8),
                 streams: 1,
                 when: When::Above(0.0),
@@ -60,6 +62,8 @@ fn main() {
                 rules: Rules::default(),
             }),
             full: Full::Wait,
+            mode: Mode::Buffer,
+            streams: Settings::default(),
         }),
         targets: vec![TargetGroup {
             count: 1000,

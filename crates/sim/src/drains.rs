@@ -25,6 +25,9 @@ pub(crate) struct Lane {
     pub(crate) server: u16,
     job: u32,
     pub(crate) drain: Drain,
+    /// What is gathered in a region that is not full yet, and how much.
+    filling: Vec<(FileId, Span, Stamp)>,
+    filled: u64,
     /// Bytes that wait in it.
     waiting: u64,
     /// Writes under way.
@@ -53,14 +56,26 @@ impl World {
         let Some(plan) = self.drain_plan() else { return };
         let job = self.processes[request.process as usize].job;
         let file = self.file(request.process);
-        let layout = self.layout(file);
         let lane = self.lane_of(server, job, &plan);
         self.stamps += 1;
-        let stamp = Stamp(self.stamps);
         let state = &mut self.lanes[lane as usize];
-        state.drain.insert(file, &layout, request.span, stamp);
-        state.waiting += request.span.len();
+        state.filling.push((file, request.span, Stamp(self.stamps)));
+        state.filled += request.span.len();
+        if plan.region.is_none_or(|region| state.filled >= region.0) {
+            self.seal(lane);
+        }
         self.empty(server);
+    }
+
+    /// What was gathered may leave.
+    fn seal(&mut self, lane: u32) {
+        let gathered = std::mem::take(&mut self.lanes[lane as usize].filling);
+        for &(file, span, stamp) in &gathered {
+            let layout = self.layout(file);
+            self.lanes[lane as usize].drain.insert(file, &layout, span, stamp);
+        }
+        let state = &mut self.lanes[lane as usize];
+        (state.waiting, state.filled) = (state.waiting + state.filled, 0);
     }
 
     fn lane_of(&mut self, server: usize, job: u32, plan: &DrainPlan) -> u32 {
@@ -74,6 +89,8 @@ impl World {
             server: server as u16,
             job,
             drain: Drain::new(plan.order, plan.largest),
+            filling: Vec::new(),
+            filled: 0,
             waiting: 0,
             out: 0,
             held: Vec::new(),
@@ -102,10 +119,21 @@ impl World {
         if !self.is_active(server, &plan) {
             return;
         }
+        // Nothing more comes, or nothing can: what is gathered leaves as it is.
+        let last = self.running == 0 || (self.is_short(server) && self.is_at_rest(server));
         for i in 0..self.servers[server].lanes.len() {
             let lane = self.servers[server].lanes[i];
+            if last && self.lanes[lane as usize].filled > 0 {
+                self.seal(lane);
+            }
             if is_arbitrated(&plan) { self.ask(lane) } else { self.pump(lane, &plan) }
         }
+    }
+
+    /// Whether a server has nothing under way and nothing to send.
+    fn is_at_rest(&self, server: usize) -> bool {
+        let lanes = self.servers[server].lanes.iter().map(|&lane| &self.lanes[lane as usize]);
+        lanes.into_iter().all(|lane| lane.out == 0 && lane.waiting == 0)
     }
 
     /// Sends writes in an order that knows no grants.

@@ -216,7 +216,7 @@ impl World {
         let home = u64::from(rank) * servers.len() as u64 / u64::from(plan.processes);
         let place = match plan.spread {
             Spread::Home => home,
-            Spread::Stripes(size) => home + start / size.0,
+            Spread::Stripes(size) => Dice::new(self.file(process).0).bits() % (1 << 32) + start / size.0,
             Spread::Chance => Dice::new(u64::from(job) << 32 | u64::from(rank)).bits(),
         };
         servers[(place % servers.len() as u64) as usize]

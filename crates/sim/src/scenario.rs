@@ -4,6 +4,7 @@ use forebay_model::{Bytes, Job};
 use forebay_policy::arbiter::Rules;
 use forebay_policy::device::Device;
 use forebay_policy::drain::Order;
+use forebay_policy::route::{self, Mode};
 use forebay_policy::share::{Discipline, MAX_JOBS, Policy, Rate, Tick};
 use std::fmt;
 
@@ -54,6 +55,8 @@ pub enum When {
 pub struct DrainPlan {
     /// In which order.
     pub order: Order,
+    /// Bytes that are gathered before any of them leave: a region of the buffer, put in order as a whole.
+    pub region: Option<Bytes>,
     /// The largest write.
     pub largest: Bytes,
     /// Writes under way at once: of a server, or of a grant where targets are granted.
@@ -101,6 +104,10 @@ pub struct Servers {
     pub drain: Option<DrainPlan>,
     /// What becomes of writes when there is no room.
     pub full: Full,
+    /// Which writes are buffered.
+    pub mode: Mode,
+    /// How streams of writes are looked at, where that decides.
+    pub streams: route::Settings,
 }
 
 /// One thing that all processes of a job do.
@@ -506,7 +513,7 @@ impl Scenario {
                 if let Some(bad) = plan.servers.iter().find(|&&one| one >= servers.count) {
                     return fault(place, "servers", format!("there is no server {bad}"));
                 }
-                servers.drain.is_some() || servers.full == Full::Direct
+                servers.drain.is_some() || servers.full == Full::Direct || servers.mode != Mode::Buffer
             }
             (_, Way::Direct) if plan.phases.iter().any(|phase| matches!(phase, Phase::Read(..))) => {
                 return fault(place, "way", "targets are modelled for writing: only the buffer is read from");

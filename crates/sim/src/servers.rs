@@ -2,11 +2,11 @@
 
 use crate::hops::Hops;
 use crate::queue::Event;
-use crate::scenario::{Full, Scenario, Way};
+use crate::scenario::{Full, Scenario, Spread, Way};
 use crate::world::World;
 use forebay_model::{Bytes, ServerId, Span};
+use forebay_policy::route::{Route, Router, Write, local};
 use forebay_policy::share::{Cost, Next, Scheduler, Table, Tick, Ticket, divide};
-use forebay_policy::{Mode, Route};
 use std::collections::VecDeque;
 
 /// Bits of a ticket that name its request.
@@ -26,6 +26,7 @@ pub(crate) struct Request {
 /// One server.
 pub(crate) struct Server {
     pub(crate) scheduler: Box<dyn Scheduler>,
+    router: Router,
     pub(crate) entry: u32,
     pub(crate) up: bool,
     /// Requests being worked on.
@@ -50,9 +51,14 @@ pub(crate) struct Server {
 /// All of them, idle.
 pub(crate) fn all(plan: &Scenario, hops: &Hops, seed: u64) -> Vec<Server> {
     let Some(servers) = &plan.servers else { return Vec::new() };
+    let behind: f64 =
+        plan.targets.iter().map(|group| f64::from(group.count) * group.device.curve.best().1).sum();
+    let mut router = Router::new(servers.mode, servers.streams);
+    router.measured(Tick(0), Bytes((behind / f64::from(servers.count)) as u64));
     (0..servers.count)
         .map(|number| Server {
             scheduler: servers.discipline.scheduler(&servers.policy, seed ^ u64::from(number), servers.rate),
+            router: router.clone(),
             entry: hops.entry(servers.via, u32::from(number), u32::from(servers.count)),
             up: true,
             running: 0,
@@ -140,10 +146,9 @@ impl World {
         let request = *self.requests.get(number);
         let server = usize::from(request.server);
         if request.writes {
-            let write =
-                forebay_policy::Write { offset: Some(request.span.start), len: Bytes(request.span.len()) };
-            match forebay_policy::route(Mode::Buffer, write) {
-                Route::Buffer => {}
+            let write = self.as_seen(request);
+            if self.servers[server].router.route(self.now, &write) == Route::Direct {
+                return self.direct(number, self.now);
             }
             if !self.has_room(server, request.span.len()) {
                 let full = self.plan.servers.as_ref().map_or(Full::Wait, |servers| servers.full);
@@ -159,6 +164,17 @@ impl World {
         }
         self.enqueue(server, number);
         self.serve(server);
+    }
+
+    /// A write as its server sees it: at its place in the server's own part of the file.
+    fn as_seen(&self, request: Request) -> Write {
+        let plan = self.job_plan(request.process);
+        let servers = self.jobs[self.processes[request.process as usize].job as usize].servers.len() as u64;
+        let offset = match plan.spread {
+            Spread::Stripes(size) => local(request.span.start, size.0, servers),
+            Spread::Home | Spread::Chance => request.span.start,
+        };
+        Write { file: self.file(request.process), offset, len: Bytes(request.span.len()), sync: false }
     }
 
     fn has_room(&self, server: usize, len: u64) -> bool {

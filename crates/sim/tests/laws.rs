@@ -5,6 +5,7 @@ use forebay_model::{Bytes, Job};
 use forebay_policy::arbiter::{Rules, Until};
 use forebay_policy::device::{Curve, Device};
 use forebay_policy::drain::Order;
+use forebay_policy::route::{Marks, Mode, Settings};
 use forebay_policy::share::{Discipline, Rate, Tick};
 use forebay_sim::{
     Choose, DrainPlan, Failure, Full, HopGroup, JobPlan, LayoutPlan, Part, Pattern, Phase, Scenario, Servers,
@@ -33,6 +34,7 @@ fn drain(dice: &mut Dice) -> DrainPlan {
     let until = one(dice, &[Until::All, Until::Quantum(Bytes::mib(3))]);
     DrainPlan {
         order: one(dice, &[Order::Arrival, Order::Offset, Order::Target, Order::Trio]),
+        region: one(dice, &[None, None, Some(Bytes::mib(2))]),
         largest: Bytes::mib(1 + dice.below(4)),
         streams: 1 + dice.below(3) as u32,
         when: one(dice, &[When::Above(0.0), When::Above(0.5), When::Between]),
@@ -103,6 +105,8 @@ fn random_scenario(dice: &mut Dice) -> Scenario {
             via: (dice.below(2) == 0).then_some(1),
             drain: Some(drain(dice)),
             full: one(dice, &[Full::Wait, Full::Direct]),
+            mode: one(dice, &[Mode::Buffer, Mode::Buffer, Mode::Traffic, Mode::Overflow, Mode::Direct]),
+            streams: Settings::new(16, Marks::default()).expect("a stream"),
         }),
         targets: vec![TargetGroup { count: 4, device: device(), via: Some(1) }],
         jobs: (0..1 + dice.below(5) as usize).map(|id| random_job(dice, id, count)).collect(),

@@ -39,7 +39,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "policy", "wire", "shm", "store", "backend", "server", "client", "preload", "fuse", "planner",
-            "sim",
+            "sim", "bench",
         ],
     ),
     ("bench", &["store", "server", "client"]),

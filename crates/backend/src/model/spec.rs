@@ -1,9 +1,7 @@
 //! What a modelled back end is to be like, as people write it.
 
-use forebay_model::{Bytes, Error, ErrorKind, Result};
-use forebay_policy::Tick;
-use forebay_policy::device::{Curve, Device};
-use serde::Deserialize;
+use forebay_model::{Error, ErrorKind, Result};
+use forebay_policy::device::Device;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -16,28 +14,15 @@ pub(super) struct Spec {
     pub(super) shared: Option<PathBuf>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Entry {
-    bandwidth: Vec<(u32, f64)>,
-    seek_us: u64,
-    streams: usize,
-    queue: usize,
-}
-
 /// A device of `scenarios/devices.toml`.
 pub fn device(name: &str) -> Result<Device> {
-    let entries: BTreeMap<String, Entry> = toml::from_str(DEVICES)
+    let mut devices: BTreeMap<String, Device> = toml::from_str(DEVICES)
         .map_err(|error| Error::new(ErrorKind::Invalid, format!("scenarios/devices.toml: {error}")))?;
-    let Some(entry) = entries.get(name) else {
-        let known: Vec<&str> = entries.keys().map(String::as_str).collect();
+    devices.remove(name).ok_or_else(|| {
+        let known: Vec<&str> = devices.keys().map(String::as_str).collect();
         let text = format!("there is no modelled device \"{name}\": choose {}", known.join(" or "));
-        return Err(Error::new(ErrorKind::Invalid, text));
-    };
-    let points: Vec<(u32, Bytes)> =
-        entry.bandwidth.iter().map(|&(writers, rate)| (writers, Bytes(rate as u64))).collect();
-    let (seek, streams, queue) = (Tick(entry.seek_us * 1000), entry.streams, entry.queue);
-    Ok(Device { curve: Curve::new(&points)?, seek, streams, queue })
+        Error::new(ErrorKind::Invalid, text)
+    })
 }
 
 impl FromStr for Spec {

@@ -7,6 +7,7 @@ use forebay_model::{Bytes, Error, Job};
 use forebay_policy::arbiter::{Choice, Rules, Until};
 use forebay_policy::device::Device;
 use forebay_policy::drain::Order;
+use forebay_policy::route::{self, Mode};
 use forebay_policy::share::{Discipline, Rate, Tick};
 use forebay_sim::{
     Choose, DrainPlan, Fault, Full, HopGroup, JobPlan, LayoutPlan, Part, Pattern, Phase, Place, Scenario,
@@ -201,11 +202,23 @@ fn servers(mut table: Table<'_>, hops: &[String]) -> Result<Servers, Error> {
         via: maybe(&mut table, "via", named(hops, "link, router or storage server"))?,
         drain,
         full: or(&mut table, "full", Full::Wait, word(&[("wait", Full::Wait), ("direct", Full::Direct)]))?,
+        mode: or(&mut table, "route", Mode::Buffer, word(MODES))?,
+        streams: or(&mut table, "stream", route::Settings::default(), |value| {
+            let count = value.whole(2..=route::MOST_REQUESTS as u32)? as usize;
+            route::Settings::new(count, route::Marks::default()).map_err(|error| value.wrong(error))
+        })?,
     };
-    table.finish("count, rate, turns, capacity, policy, scheduler, lambda, via, drain, full")?;
+    table
+        .finish("count, rate, turns, capacity, policy, scheduler, lambda, via, drain, full, route, stream")?;
     Ok(servers)
 }
 
+const MODES: &[(&str, Mode)] = &[
+    ("buffer", Mode::Buffer),
+    ("traffic", Mode::Traffic),
+    ("overflow", Mode::Overflow),
+    ("direct", Mode::Direct),
+];
 const ORDERS: &[(&str, Order)] = &[
     ("arrival", Order::Arrival),
     ("offset", Order::Offset),
@@ -224,6 +237,7 @@ fn drain(mut table: Table<'_>) -> Result<DrainPlan, Error> {
     };
     let plan = DrainPlan {
         order: or(&mut table, "order", Order::Trio, word(ORDERS))?,
+        region: maybe(&mut table, "region", bytes)?,
         largest: or(&mut table, "largest", Bytes::mib(8), bytes)?,
         streams: or(&mut table, "streams", 1, count(1024))?,
         when,
@@ -239,7 +253,7 @@ fn drain(mut table: Table<'_>) -> Result<DrainPlan, Error> {
         },
     };
     table.finish(
-        "order, largest, streams, above, when, lag, pause, alpha, per_server, choice, quantum, patience",
+        "order, region, largest, streams, above, when, lag, pause, alpha, per_server, choice, quantum, patience",
     )?;
     Ok(plan)
 }

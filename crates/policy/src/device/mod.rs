@@ -15,13 +15,14 @@ mod sorted;
 pub use curve::Curve;
 
 use crate::share::Tick;
-use forebay_model::{FileId, Span};
+use forebay_model::{Bytes, Error, FileId, Result, Span};
 use serde::{Deserialize, Serialize};
 use shared::Shared;
 use sorted::Sorted;
 
-/// What a target is like.
-#[derive(Clone, PartialEq, Debug)]
+/// What a target is like. Read from a table as in `scenarios/devices.toml`.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(try_from = "Entry")]
 pub struct Device {
     /// How fast it is.
     pub curve: Curve,
@@ -31,6 +32,27 @@ pub struct Device {
     pub streams: usize,
     /// How many writes are put in order before they go down; 0 if they are not.
     pub queue: usize,
+}
+
+/// A device as it is written down.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    bandwidth: Vec<(u32, f64)>,
+    seek_us: u32,
+    streams: usize,
+    queue: usize,
+}
+
+impl TryFrom<Entry> for Device {
+    type Error = Error;
+
+    fn try_from(entry: Entry) -> Result<Device> {
+        let Entry { bandwidth, seek_us, streams, queue } = entry;
+        let points: Vec<(u32, Bytes)> =
+            bandwidth.into_iter().map(|(writers, rate)| (writers, Bytes(rate as u64))).collect();
+        Ok(Device { curve: Curve::new(&points)?, seek: Tick(u64::from(seek_us) * 1000), streams, queue })
+    }
 }
 
 impl Device {

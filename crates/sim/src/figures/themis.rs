@@ -4,6 +4,7 @@ use super::{Drawn, Panel, Result, Settings, Style, deviation, mean, median};
 use crate::scenario::{Full, JobPlan, MOST_ROUNDS, Phase, Scenario, Servers, Spread};
 use crate::{Report, simulate};
 use forebay_model::{Bytes, Job};
+use forebay_policy::route::{self, Mode};
 use forebay_policy::share::{Discipline, Rate, Tick, shares};
 
 const MB: u64 = 1_000_000;
@@ -63,6 +64,8 @@ fn servers(
         via: None,
         drain: None,
         full: Full::Wait,
+        mode: Mode::Buffer,
+        streams: route::Settings::default(),
     })
 }
 

@@ -9,13 +9,14 @@ use crate::{Report, simulate};
 use forebay_model::{Bytes, Job};
 use forebay_policy::arbiter::{Choice, Rules};
 use forebay_policy::drain::Order;
+use forebay_policy::route::{self, Mode};
 use forebay_policy::share::{Dice, Discipline, Policy, Rate, Tick};
 
 const MB: u64 = 1_000_000;
 /// Request and stripe size of all experiments.
 const REQUEST: Bytes = Bytes(MB);
 /// What a process or a server needs between two requests, so that nobody marches in step for ever.
-const PAUSE: Tick = Tick(100_000);
+const PAUSE: Tick = Tick(20_000);
 /// Within this time processes and servers begin.
 const LAG: Tick = Tick::ms(40);
 
@@ -86,6 +87,7 @@ fn buffers(count: u16, order: Order, choice: Choice) -> Servers {
         via: None,
         drain: Some(DrainPlan {
             order,
+            region: None,
             largest: REQUEST,
             streams: 1,
             when: When::Between,
@@ -94,6 +96,8 @@ fn buffers(count: u16, order: Order, choice: Choice) -> Servers {
             rules: Rules { alpha: 2, choice, patience: Tick::ms(3_600_000), ..Rules::default() },
         }),
         full: Full::Wait,
+        mode: Mode::Buffer,
+        streams: route::Settings::default(),
     }
 }
 
@@ -158,7 +162,7 @@ pub(super) fn one(settings: &Settings) -> Result {
         Style::Dots,
         vec![(0.0, 356.0), (1.0, 574.0), (5.0, 401.0)],
     ));
-    drawn.note("This figure is one of the two that the device file was fitted to; a process needs 0.1 ms before each request of 1 MB here and everywhere.");
+    drawn.note("This figure is one of the two that the device file was fitted to; a process needs 0.02 ms before each request of 1 MB here and everywhere.");
     Ok(drawn)
 }
 
