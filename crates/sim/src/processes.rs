@@ -108,7 +108,7 @@ impl World {
         let Process { job, rank, round, .. } = self.processes[process as usize];
         let own = match self.job_plan(process).pattern {
             Pattern::Own => u64::from(rank) + 1,
-            Pattern::Segmented | Pattern::Strided | Pattern::Random => 0,
+            Pattern::Segmented | Pattern::Strided | Pattern::Spaced(_) | Pattern::Random => 0,
         };
         FileId(u64::from(job) << 48 | u64::from(round % MOST_ROUNDS) << 24 | own)
     }
@@ -179,14 +179,25 @@ impl World {
                 return;
             }
             let len = request.0.min(bytes.0 - sent);
-            let state = &mut self.processes[process as usize];
-            (state.out, state.sent) = (out + 1, sent + len);
             let start = self.offset(process, sent, bytes.0, request.0);
             let writes = matches!(self.phase(process), Phase::Write(..));
-            let server = self.server_of(process, start);
-            let request = Request { process, span: Span::new(start, start + len), writes, server, parts: 0 };
-            self.launch(request);
+            let pieces = self.pieces(process, Span::new(start, start + len));
+            let state = &mut self.processes[process as usize];
+            (state.out, state.sent) = (out + pieces.len() as u32, sent + len);
+            for span in pieces {
+                let server = self.server_of(process, span.start);
+                self.launch(Request { process, span, writes, server, parts: 0 });
+            }
         }
+    }
+
+    /// A request, cut where another server begins.
+    fn pieces(&self, process: u32, span: Span) -> Vec<Span> {
+        let Spread::Stripes(size) = self.job_plan(process).spread else { return vec![span] };
+        let ends = (span.start / size.0 + 1..).map(|number| (number * size.0).min(span.end));
+        let mut start = span.start;
+        let pieces = ends.map(|end| Span::new(std::mem::replace(&mut start, end), end));
+        pieces.take(((span.end - 1) / size.0 - span.start / size.0 + 1) as usize).collect()
     }
 
     /// Where in its file a process goes on after so many bytes of a phase.
@@ -198,6 +209,7 @@ impl World {
             Pattern::Own => sent,
             Pattern::Segmented => rank * bytes + sent,
             Pattern::Strided => (sent / request * all + rank) * request,
+            Pattern::Spaced(gap) => (sent / request * all + rank) * (request + gap.0),
             Pattern::Random => {
                 let count = bytes.div_ceil(request);
                 rank * count * request

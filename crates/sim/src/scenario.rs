@@ -131,6 +131,8 @@ pub enum Pattern {
     Segmented,
     /// All to one file, in turn.
     Strided,
+    /// All to one file, in turn, with a gap of so many bytes after each request.
+    Spaced(Bytes),
     /// All to one file, each to a segment, at random.
     Random,
 }

@@ -108,7 +108,8 @@ fn chosen(which: &[String]) -> Outcome<Vec<&'static Figure>> {
     Ok(FIGURES.iter().filter(wanted).collect())
 }
 
-fn settings(quick: bool, seed: u64) -> Outcome<Settings> {
+/// What figures are made with.
+pub(crate) fn settings(quick: bool, seed: u64) -> Outcome<Settings> {
     let [(_, ost), (_, hdd)] = devices();
     Ok(Settings { quick, seed, ost: ost?, hdd: hdd? })
 }

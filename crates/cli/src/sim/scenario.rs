@@ -1,6 +1,6 @@
 //! A scenario as people write it.
 
-use super::words::{bytes, count, maybe, must, named, or, rate, time, word};
+use super::words::{bytes, count, maybe, must, named, or, rate, share, time, truth, word};
 use crate::failure::{Failure, Outcome};
 use crate::keys::{File, Table, Value};
 use forebay_model::{Bytes, Error, Job};
@@ -290,7 +290,7 @@ fn job(mut table: Table<'_>, names: &[String], number: usize, hops: &[String]) -
         stop,
         rounds: or(&mut table, "rounds", if stop.is_some() { FOR_EVER } else { 1 }, count(FOR_EVER))?,
         phases,
-        together: or(&mut table, "together", true, |value| value.truth())?,
+        together: or(&mut table, "together", true, truth)?,
         depth: or(&mut table, "depth", 1, count(4096))?,
         pause: or(&mut table, "pause", Tick(0), time)?,
         pattern: or(&mut table, "pattern", Pattern::Own, word(PATTERNS))?,
@@ -357,9 +357,7 @@ fn places(value: &Value<'_>) -> Result<Vec<u16>, Error> {
 fn phase(mut table: Table<'_>) -> Result<Phase, Error> {
     let (compute, write, read) = (table.take("compute"), table.take("write"), table.take("read"));
     let phase = match (&compute, &write, &read) {
-        (Some(compute), None, None) => {
-            Phase::Compute(time(compute)?, or(&mut table, "jitter", 0.0, |value| value.share())?)
-        }
+        (Some(compute), None, None) => Phase::Compute(time(compute)?, or(&mut table, "jitter", 0.0, share)?),
         (None, Some(amount), None) => {
             Phase::Write(bytes(amount)?, or(&mut table, "request", Bytes::mib(1), bytes)?)
         }

@@ -29,6 +29,16 @@ pub(super) fn time(value: &Value<'_>) -> Read<Tick> {
     }
 }
 
+/// Yes or no.
+pub(super) fn truth(value: &Value<'_>) -> Read<bool> {
+    value.truth()
+}
+
+/// A share from 0 to 1.
+pub(super) fn share(value: &Value<'_>) -> Read<f64> {
+    value.share()
+}
+
 /// What a key says, or what is usual.
 pub(super) fn or<T>(
     table: &mut Table<'_>,

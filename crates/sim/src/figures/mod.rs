@@ -4,6 +4,7 @@
 //! nothing else; what else a figure assumes it says in its notes.
 
 mod sizing;
+mod ssdup;
 mod themis;
 mod trio;
 
@@ -40,11 +41,13 @@ pub enum Paper {
     Themis,
     /// TRIO: draining.
     Trio,
+    /// SSDUP: routing.
+    Ssdup,
 }
 
 impl Paper {
     /// All of them.
-    pub const ALL: [Paper; 3] = [Paper::Sizing, Paper::Themis, Paper::Trio];
+    pub const ALL: [Paper; 4] = [Paper::Sizing, Paper::Themis, Paper::Trio, Paper::Ssdup];
 
     /// Its word on the command line.
     #[must_use]
@@ -53,6 +56,7 @@ impl Paper {
             Paper::Sizing => "sizing",
             Paper::Themis => "themis",
             Paper::Trio => "trio",
+            Paper::Ssdup => "ssdup",
         }
     }
 
@@ -63,6 +67,7 @@ impl Paper {
             Paper::Sizing => "Sizing: how large a burst buffer must be",
             Paper::Themis => "ThemisIO: sharing a burst buffer by policy",
             Paper::Trio => "TRIO: draining in the order that targets like",
+            Paper::Ssdup => "SSDUP: buffering what would make disks seek",
         }
     }
 }
@@ -265,6 +270,15 @@ pub const FIGURES: &[Figure] = &[
     figure("trio-10", Paper::Trio, "Average time of eight jobs of unequal size", trio::ten),
     figure("trio-11", Paper::Trio, "When each of the eight jobs is through", trio::eleven),
     figure("trio-12", Paper::Trio, "When all of the eight jobs are through", trio::twelve),
+    figure("ssdup-2", Paper::Ssdup, "Two disks behind Gigabit Ethernet, by pattern", ssdup::two),
+    figure("ssdup-3", Paper::Ssdup, "Offsets of 128 requests as they come", ssdup::three),
+    figure("ssdup-5", Paper::Ssdup, "The same sorted, and the random factor", ssdup::five),
+    figure("ssdup-8", Paper::Ssdup, "SSDUP against OrangeFS by processes", ssdup::eight),
+    figure("ssdup-t1", Paper::Ssdup, "Table 1: data that is buffered", ssdup::table_one),
+    figure("ssdup-9", Paper::Ssdup, "SSDUP by the disk's queue", ssdup::nine),
+    figure("ssdup-10", Paper::Ssdup, "SSDUP by the size of the SSD", ssdup::ten),
+    figure("ssdup-11", Paper::Ssdup, "SSDUP by the time between bursts", ssdup::eleven),
+    figure("ssdup-12", Paper::Ssdup, "HPIO with and without gaps", ssdup::twelve),
 ];
 
 fn mean(values: &[f64]) -> f64 {
