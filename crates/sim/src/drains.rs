@@ -230,9 +230,7 @@ impl World {
         state.out += 1;
         state.waiting -= span.len();
         state.told = state.told.saturating_sub(span.len());
-        let entry = self.servers[usize::from(state.server)].entry;
-        let start = self.pause(pause);
-        let at = self.hops.pass(entry, span.len(), start);
+        let at = self.pause(pause);
         let inside = Span::new(first, first + span.len());
         let write =
             Write { owner: Owner::Lane(lane, id), target: batch.target, file: batch.file, span: inside };

@@ -4,6 +4,7 @@
 //! scenario    what the machine is, and what runs on it
 //! queue       what happens next
 //! hops        links, routers and storage servers on the way
+//! placement   where files lie, when that is decided for a whole job
 //! world       the machine at work; its parts are processes, servers, drains and targets
 //! report      what was seen: jobs, series, the ledger of bytes
 //! figures     the papers' figures, made with all that
@@ -21,6 +22,7 @@ mod drains;
 mod failures;
 pub mod figures;
 mod hops;
+mod placement;
 mod processes;
 mod queue;
 mod report;

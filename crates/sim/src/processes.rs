@@ -1,8 +1,11 @@
 //! Jobs and their processes: phase after phase, request after request.
 
 use crate::hops::Hops;
+use crate::placement;
 use crate::queue::Event;
-use crate::scenario::{Choose, JobPlan, LayoutPlan, MOST_ROUNDS, Pattern, Phase, Scenario, Spread, Way};
+use crate::scenario::{
+    Choose, Fault, JobPlan, LayoutPlan, MOST_ROUNDS, Pattern, Phase, Scenario, Spread, Way,
+};
 use crate::servers::Request;
 use crate::world::World;
 use forebay_model::{FileId, Span};
@@ -52,10 +55,12 @@ pub(crate) struct Task {
     pub(crate) moving: u64,
     /// Servers it uses.
     pub(crate) servers: Vec<u16>,
+    /// How its files lie, where that was decided for all of them.
+    pub(crate) placed: Vec<Layout>,
 }
 
 /// Everybody who will run.
-pub(crate) fn all(plan: &Scenario, hops: &Hops) -> (Vec<Process>, Vec<Task>) {
+pub(crate) fn all(plan: &Scenario, hops: &Hops, seed: u64) -> Result<(Vec<Process>, Vec<Task>), Fault> {
     let total: u32 = plan.jobs.iter().map(|job| job.processes).sum();
     let (mut processes, mut jobs) = (Vec::with_capacity(total as usize), Vec::new());
     let count = plan.servers.as_ref().map_or(0, |servers| servers.count);
@@ -88,9 +93,10 @@ pub(crate) fn all(plan: &Scenario, hops: &Hops) -> (Vec<Process>, Vec<Task>) {
             read: 0,
             moving: 0,
             servers: if job.way == Way::Direct { Vec::new() } else { servers },
+            placed: placement::layouts(plan, number, seed)?,
         });
     }
-    (processes, jobs)
+    Ok((processes, jobs))
 }
 
 /// The job of a file.
@@ -116,10 +122,15 @@ impl World {
     /// How a file lies on targets: the same whoever asks.
     pub(crate) fn layout(&self, file: FileId) -> Layout {
         let LayoutPlan { stripes, stripe, choose } = self.plan.jobs[owner(file)].layout;
+        if let Some(placed) =
+            self.jobs[owner(file)].placed.get(((file.0 & 0xff_ffff) as usize).saturating_sub(1))
+        {
+            return placed.clone();
+        }
         let count = self.bays.len() as u32;
         let number = (file.0 & 0xff_ffff) + (file.0 >> 24 & 0xff_ffff);
         let first = match choose {
-            Choose::First => 0,
+            Choose::First | Choose::Crowded | Choose::Balanced => 0,
             Choose::Round => (number * u64::from(stripes) % u64::from(count)) as u32,
             Choose::Chance => Dice::new(file.0).below(u64::from(count)) as u32,
         };
@@ -234,10 +245,15 @@ impl World {
         servers[(place % servers.len() as u64) as usize]
     }
 
-    /// The server near a process, if it uses any.
-    pub(crate) fn home(&self, process: u32) -> Option<usize> {
+    /// The servers that a process writes to.
+    pub(crate) fn desks(&self, process: u32) -> Vec<usize> {
         let job = self.processes[process as usize].job as usize;
-        (!self.jobs[job].servers.is_empty()).then(|| usize::from(self.server_of(process, 0)))
+        let servers = &self.jobs[job].servers;
+        match self.job_plan(process).spread {
+            _ if servers.is_empty() => Vec::new(),
+            Spread::Home | Spread::Chance => vec![usize::from(self.server_of(process, 0))],
+            Spread::Stripes(_) => servers.iter().map(|&server| usize::from(server)).collect(),
+        }
     }
 
     /// A request is done.

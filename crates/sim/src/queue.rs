@@ -13,6 +13,8 @@ pub(crate) enum Event {
     Stop(u32),
     /// A process has computed.
     Wake(u32),
+    /// A request leaves its process.
+    Leave(u32),
     /// A request has reached its server.
     Arrive(u32),
     /// A server is done with a request.
@@ -21,6 +23,8 @@ pub(crate) enum Event {
     Ask(u32),
     /// A server may empty itself.
     Release(u32),
+    /// A write sets out for its target.
+    Depart(u32),
     /// A write has reached its target.
     Reach(u32),
     /// A target has taken a write at once.

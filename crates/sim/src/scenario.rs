@@ -147,6 +147,10 @@ pub enum Choose {
     Round,
     /// By chance.
     Chance,
+    /// One file after the other, while others make as many files, at any moment: what a file system does by itself.
+    Crowded,
+    /// As the placement policy likes.
+    Balanced,
 }
 
 /// How a job's files lie on targets.

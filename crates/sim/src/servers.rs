@@ -2,7 +2,7 @@
 
 use crate::hops::Hops;
 use crate::queue::Event;
-use crate::scenario::{Full, Scenario, Spread, Way};
+use crate::scenario::{Full, Scenario, Spread, Way, When};
 use crate::world::World;
 use forebay_model::{Bytes, ServerId, Span};
 use forebay_policy::route::{Route, Router, Write, local};
@@ -93,26 +93,25 @@ impl World {
 
     /// A process begins or ends a phase of writing.
     pub(crate) fn busy(&mut self, process: u32, begins: bool) {
-        let Some(home) = self.home(process) else { return };
+        let drain = self.plan.servers.as_ref().and_then(|servers| servers.drain);
+        let Some(drain) = drain.filter(|drain| drain.when == When::Between) else { return };
         if self.processes[process as usize].writing == begins {
             return;
         }
         self.processes[process as usize].writing = begins;
-        let state = &mut self.servers[home];
-        if begins {
-            (state.busy, state.released) = (state.busy + 1, false);
-            return;
-        }
-        state.busy -= 1;
-        if state.busy > 0 {
-            return;
-        }
-        match self.plan.servers.as_ref().and_then(|servers| servers.drain) {
-            Some(drain) if drain.lag.0 > 0 => {
-                let lag = Tick(self.dice.below(drain.lag.0));
-                self.queue.plan(self.now.after(lag), Event::Release(home as u32));
+        for server in self.desks(process) {
+            let state = &mut self.servers[server];
+            if begins {
+                (state.busy, state.released) = (state.busy + 1, false);
+                continue;
             }
-            _ => self.release(home),
+            state.busy -= 1;
+            if state.busy == 0 && drain.lag.0 > 0 {
+                let lag = Tick(self.dice.below(drain.lag.0));
+                self.queue.plan(self.now.after(lag), Event::Release(server as u32));
+            } else if state.busy == 0 {
+                self.release(server);
+            }
         }
     }
 
@@ -127,14 +126,19 @@ impl World {
         if mean.0 == 0 { self.now } else { self.now.after(Tick(self.dice.below(2 * mean.0))) }
     }
 
-    /// A request leaves its process.
+    /// A process has made up its mind to send a request.
     pub(crate) fn launch(&mut self, request: Request) {
-        let bytes = request.span.len();
         let start = self.pause(self.job_plan(request.process).pause);
-        let at = self.hops.pass(self.processes[request.process as usize].entry, bytes, start);
-        let straight = self.job_plan(request.process).way == Way::Direct;
         let number = self.requests.put(request);
-        if straight {
+        if start == self.now { self.leave(number) } else { self.queue.plan(start, Event::Leave(number)) }
+    }
+
+    /// A request leaves its process.
+    pub(crate) fn leave(&mut self, number: u32) {
+        let request = *self.requests.get(number);
+        let bytes = request.span.len();
+        let at = self.hops.pass(self.processes[request.process as usize].entry, bytes, self.now);
+        if self.job_plan(request.process).way == Way::Direct {
             return self.direct(number, at);
         }
         let at = self.hops.pass(self.servers[usize::from(request.server)].entry, bytes, at);

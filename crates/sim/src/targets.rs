@@ -69,10 +69,17 @@ pub(crate) fn all(plan: &Scenario, hops: &Hops) -> Vec<Bay> {
 }
 
 impl World {
-    /// Sends a write to its target, from where it will be at a moment.
+    /// Sends a write to its target at a moment.
     pub(crate) fn dispatch(&mut self, write: Write, at: Tick) {
-        let at = self.hops.pass(self.bays[write.target.0 as usize].entry, write.span.len(), at);
         let number = self.writes.put(write);
+        if at == self.now { self.depart(number) } else { self.queue.plan(at, Event::Depart(number)) }
+    }
+
+    /// A write is on its way.
+    pub(crate) fn depart(&mut self, number: u32) {
+        let write = *self.writes.get(number);
+        let entry = self.bays[write.target.0 as usize].entry;
+        let at = self.hops.pass(entry, write.span.len(), self.now);
         if at == self.now { self.reach(number) } else { self.queue.plan(at, Event::Reach(number)) }
     }
 

@@ -48,7 +48,7 @@ impl World {
     pub fn new(plan: &Scenario, seed: u64) -> Result<World, Fault> {
         plan.check()?;
         let hops = Hops::new(&plan.hops);
-        let (processes, jobs) = crate::processes::all(plan, &hops);
+        let (processes, jobs) = crate::processes::all(plan, &hops, seed)?;
         let bays = crate::targets::all(plan, &hops);
         let servers = crate::servers::all(plan, &hops, seed);
         let drain = plan.servers.as_ref().and_then(|servers| servers.drain);
@@ -128,6 +128,7 @@ impl World {
             Event::Start(job) => self.start_job(job),
             Event::Stop(job) => self.stop_job(job),
             Event::Wake(process) => self.phase_over(process),
+            Event::Leave(request) => self.leave(request),
             Event::Arrive(request) => self.arrive(request),
             Event::Served(request) => self.served(request),
             Event::Ask(server) => {
@@ -135,6 +136,7 @@ impl World {
                 self.serve(server as usize);
             }
             Event::Release(server) => self.release(server as usize),
+            Event::Depart(write) => self.depart(write),
             Event::Reach(write) => self.reach(write),
             Event::Taken(write) => self.finish(write),
             Event::End(target, _) => self.end(target as usize),

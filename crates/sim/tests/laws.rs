@@ -63,7 +63,10 @@ fn random_job(dice: &mut Dice, id: usize, servers: u16) -> JobPlan {
         layout: LayoutPlan {
             stripes: 1 + dice.below(4) as u32,
             stripe: Bytes::kib(one(dice, &[64, 1024])),
-            choose: one(dice, &[Choose::First, Choose::Round, Choose::Chance]),
+            choose: one(
+                dice,
+                &[Choose::First, Choose::Round, Choose::Chance, Choose::Crowded, Choose::Balanced],
+            ),
         },
         way,
         servers: if dice.below(3) == 0 { vec![dice.below(u64::from(servers)) as u16] } else { vec![] },

@@ -33,7 +33,7 @@ const DECIDERS: &[&str] = &[
 ];
 
 /// The rooms of `policy` that the simulator must ask.
-const ASKED: &[&str] = &["share", "drain", "arbiter", "device"];
+const ASKED: &[&str] = &["share", "route", "drain", "arbiter", "place", "device"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     const ASKS: &str = "use forebay_policy::share::Tick; use forebay_policy::drain::Drain; use forebay_policy::arbiter::Arbiter; \
-        use forebay_policy::device::Device;";
+        use forebay_policy::device::Device; use forebay_policy::route::Router; use forebay_policy::place::place;";
 
     fn places(files: &[(&str, &str)]) -> Vec<String> {
         let all = [&[("crates/sim/Cargo.toml", ""), ("crates/sim/src/lib.rs", ASKS)], files].concat();

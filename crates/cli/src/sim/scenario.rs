@@ -264,8 +264,13 @@ const PATTERNS: &[(&str, Pattern)] = &[
     ("strided", Pattern::Strided),
     ("random", Pattern::Random),
 ];
-const CHOOSE: &[(&str, Choose)] =
-    &[("first", Choose::First), ("round", Choose::Round), ("chance", Choose::Chance)];
+const CHOOSE: &[(&str, Choose)] = &[
+    ("first", Choose::First),
+    ("round", Choose::Round),
+    ("chance", Choose::Chance),
+    ("crowded", Choose::Crowded),
+    ("balanced", Choose::Balanced),
+];
 
 fn job(mut table: Table<'_>, names: &[String], number: usize, hops: &[String]) -> Result<JobPlan, Error> {
     let text = |value: &Value<'_>| Ok(value.name()?.to_string());

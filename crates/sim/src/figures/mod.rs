@@ -5,6 +5,7 @@
 
 mod sizing;
 mod ssdup;
+mod tapp;
 mod themis;
 mod trio;
 
@@ -43,11 +44,13 @@ pub enum Paper {
     Trio,
     /// SSDUP: routing.
     Ssdup,
+    /// TAPP-IO: placement.
+    Tapp,
 }
 
 impl Paper {
     /// All of them.
-    pub const ALL: [Paper; 4] = [Paper::Sizing, Paper::Themis, Paper::Trio, Paper::Ssdup];
+    pub const ALL: [Paper; 5] = [Paper::Sizing, Paper::Themis, Paper::Trio, Paper::Ssdup, Paper::Tapp];
 
     /// Its word on the command line.
     #[must_use]
@@ -57,6 +60,7 @@ impl Paper {
             Paper::Themis => "themis",
             Paper::Trio => "trio",
             Paper::Ssdup => "ssdup",
+            Paper::Tapp => "tapp",
         }
     }
 
@@ -68,6 +72,7 @@ impl Paper {
             Paper::Themis => "ThemisIO: sharing a burst buffer by policy",
             Paper::Trio => "TRIO: draining in the order that targets like",
             Paper::Ssdup => "SSDUP: buffering what would make disks seek",
+            Paper::Tapp => "TAPP-IO: placing files where there is room on the way",
         }
     }
 }
@@ -279,6 +284,12 @@ pub const FIGURES: &[Figure] = &[
     figure("ssdup-10", Paper::Ssdup, "SSDUP by the size of the SSD", ssdup::ten),
     figure("ssdup-11", Paper::Ssdup, "SSDUP by the time between bursts", ssdup::eleven),
     figure("ssdup-12", Paper::Ssdup, "HPIO with and without gaps", ssdup::twelve),
+    figure("tapp-4", Paper::Tapp, "Gain run by run, file per process", tapp::four),
+    figure("tapp-5", Paper::Tapp, "Bandwidth by nodes and file size", tapp::five),
+    figure("tapp-6", Paper::Tapp, "Average gain by nodes", tapp::six),
+    figure("tapp-7", Paper::Tapp, "Time of an application", tapp::seven),
+    figure("tapp-8", Paper::Tapp, "One shared file", tapp::eight),
+    figure("tapp-9", Paper::Tapp, "S3D's checkpoints", tapp::nine),
 ];
 
 fn mean(values: &[f64]) -> f64 {
