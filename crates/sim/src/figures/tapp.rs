@@ -6,7 +6,7 @@ use crate::simulate;
 use forebay_model::{Bytes, Job};
 use forebay_policy::share::Tick;
 
-const MB: u64 = 1_000_000;
+const MIB: u64 = 1 << 20;
 /// One of the two file systems of Spider II: 1008 targets on 144 servers, behind routers.
 const TARGETS: u32 = 1008;
 const SERVERS: u32 = 144;
@@ -26,7 +26,11 @@ fn job(processes: u32, bytes: Bytes, pattern: Pattern, layout: LayoutPlan) -> Jo
         pattern,
         layout,
         way: Way::Direct,
-        ..JobPlan::new(job, processes, vec![Phase::Compute(Tick::ms(5), 1.0), Phase::Write(bytes, Bytes(MB))])
+        ..JobPlan::new(
+            job,
+            processes,
+            vec![Phase::Compute(Tick::ms(5), 1.0), Phase::Write(bytes, Bytes(MIB))],
+        )
     }
 }
 
@@ -44,12 +48,12 @@ fn bandwidth(settings: &Settings, plan: JobPlan, seed: u64) -> std::result::Resu
 }
 
 fn own(choose: Choose) -> LayoutPlan {
-    LayoutPlan { stripes: 1, stripe: Bytes(1 << 20), choose }
+    LayoutPlan { stripes: 1, stripe: Bytes(MIB), choose }
 }
 
 /// What a process writes in place of 4 GB.
 fn amount(settings: &Settings) -> Bytes {
-    Bytes(settings.pick(16, 64) * MB)
+    Bytes(settings.pick(16, 64) * MIB)
 }
 
 /// Repeated runs of file per process, both ways: GB/s.
@@ -98,19 +102,19 @@ const NODES: [u32; 6] = [8, 32, 128, 512, 2048, 4096];
 
 pub(super) fn five(settings: &Settings) -> Result {
     let mut drawn = Drawn::default();
-    for megabytes in [settings.pick(4, 16), settings.pick(16, 64)] {
+    for mebibytes in [settings.pick(4, 16), settings.pick(16, 64)] {
         let mut lines = [Vec::new(), Vec::new()];
         for nodes in NODES {
-            let both = repeated(settings, nodes, Bytes(megabytes * MB), settings.pick(3, 10))?;
+            let both = repeated(settings, nodes, Bytes(mebibytes * MIB), settings.pick(3, 10))?;
             lines.iter_mut().zip(&both).for_each(|(line, rates)| line.push(mean(rates)));
         }
         let better = (1..NODES.len()).all(|at| lines[1][at] > lines[0][at]);
         drawn.claim(
-            format!("{megabytes} MB a process: faster from 32 nodes on"),
+            format!("{mebibytes} MiB a process: faster from 32 nodes on"),
             better,
             format!("{lines:.1?} GB/s"),
         );
-        let panel = Panel::new(format!("{megabytes} MB a process"), "nodes", "GB/s").named(NODES);
+        let panel = Panel::new(format!("{mebibytes} MiB a process"), "nodes", "GB/s").named(NODES);
         drawn.panels.push(panel.values("default", Style::Line, &lines[0]).values(
             "TAPP-IO",
             Style::Line,
@@ -181,7 +185,7 @@ pub(super) fn eight(settings: &Settings) -> Result {
     let nodes = [8_u32, 32, 128, 256, 512];
     let bytes = amount(settings);
     let ways: [(&str, fn(u32, Bytes) -> LayoutPlan); 3] = [
-        ("default", |_, _| LayoutPlan { stripes: 4, stripe: Bytes(1 << 20), choose: Choose::Crowded }),
+        ("default", |_, _| LayoutPlan { stripes: 4, stripe: Bytes(MIB), choose: Choose::Crowded }),
         ("optimised", |nodes, bytes| LayoutPlan { stripes: nodes, stripe: bytes, choose: Choose::Crowded }),
         ("TAPP-IO", |nodes, bytes| LayoutPlan { stripes: nodes, stripe: bytes, choose: Choose::Balanced }),
     ];
@@ -228,7 +232,7 @@ pub(super) fn nine(settings: &Settings) -> Result {
     let nodes: Vec<u32> = settings.pick(vec![128, 256, 512, 1024], vec![128, 256, 512, 1024, 2048, 4096]);
     let mut gains = Vec::new();
     for &nodes in &nodes {
-        let rates = repeated(settings, 16 * nodes, Bytes(8 * MB), settings.pick(2, 5))?;
+        let rates = repeated(settings, 16 * nodes, Bytes(8 * MIB), settings.pick(2, 5))?;
         gains.push(mean(&rates[1]) / mean(&rates[0]) - 1.0);
     }
     drawn.claim(
@@ -236,7 +240,7 @@ pub(super) fn nine(settings: &Settings) -> Result {
         gains.iter().all(|gain| *gain > 0.0),
         format!("{gains:.2?}"),
     );
-    let panel = Panel::new("16 processes a node, 8 MB each", "nodes", "gain").shares().named(nodes);
+    let panel = Panel::new("16 processes a node, 8 MiB each", "nodes", "gain").shares().named(nodes);
     drawn.panels.push(panel.values("TAPP-IO over default", Style::Bars, &gains));
     drawn.note(MODEL);
     drawn.note("The paper gives no numbers for this figure.");
