@@ -26,6 +26,9 @@ pub struct HopGroup {
     pub rate: f64,
     /// What it adds to the time of everything that passes.
     pub latency: Tick,
+    /// How much longer something takes by chance, as a share of what it took to get through: flows that share a network
+    /// are not served strictly in turn. 0 if they are.
+    pub unrest: f64,
     /// The group behind it; its members are dealt to evenly.
     pub to: Option<usize>,
 }
@@ -412,6 +415,9 @@ impl Scenario {
             }
             if !(group.rate > 0.0 && group.rate.is_finite()) {
                 return fault(place, "rate", format!("nothing passes at {} bytes a second", group.rate));
+            }
+            if !(0.0..=10.0).contains(&group.unrest) {
+                return fault(place, "unrest", format!("{} is not from 0 to 10", group.unrest));
             }
             self.check_via(place, group.to)?;
         }

@@ -137,11 +137,12 @@ impl World {
     pub(crate) fn leave(&mut self, number: u32) {
         let request = *self.requests.get(number);
         let bytes = request.span.len();
-        let at = self.hops.pass(self.processes[request.process as usize].entry, bytes, self.now);
+        let at =
+            self.hops.pass(self.processes[request.process as usize].entry, bytes, self.now, &mut self.dice);
         if self.job_plan(request.process).way == Way::Direct {
             return self.direct(number, at);
         }
-        let at = self.hops.pass(self.servers[usize::from(request.server)].entry, bytes, at);
+        let at = self.hops.pass(self.servers[usize::from(request.server)].entry, bytes, at, &mut self.dice);
         if at == self.now { self.arrive(number) } else { self.queue.plan(at, Event::Arrive(number)) }
     }
 

@@ -79,7 +79,7 @@ impl World {
     pub(crate) fn depart(&mut self, number: u32) {
         let write = *self.writes.get(number);
         let entry = self.bays[write.target.0 as usize].entry;
-        let at = self.hops.pass(entry, write.span.len(), self.now);
+        let at = self.hops.pass(entry, write.span.len(), self.now, &mut self.dice);
         if at == self.now { self.reach(number) } else { self.queue.plan(at, Event::Reach(number)) }
     }
 

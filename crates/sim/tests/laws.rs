@@ -78,7 +78,7 @@ fn random_job(dice: &mut Dice, id: usize, servers: u16) -> JobPlan {
 
 fn random_scenario(dice: &mut Dice) -> Scenario {
     let count = 1 + dice.below(4) as u16;
-    let hop = |count, to| HopGroup { count, rate: 1e9, latency: Tick(1000), to };
+    let hop = |count, to| HopGroup { count, rate: 1e9, latency: Tick(1000), unrest: 0.5, to };
     let failures = (0..dice.below(4)).map(|_| {
         let part = match dice.below(2) {
             0 => Part::Server(dice.below(u64::from(count)) as u16),

@@ -146,9 +146,10 @@ fn hops(top: &mut Table<'_>, marks: &mut Marks) -> Result<(Vec<String>, Vec<HopG
             count: or(&mut table, "count", 1, count(MOST))?,
             rate: must(&mut table, "rate", "such as \"12 GB/s\"", rate)?,
             latency: or(&mut table, "latency", Tick(0), time)?,
+            unrest: or(&mut table, "unrest", 0.0, share)?,
             to: to.map(|value| named(&names, "link, router or storage server")(&value)).transpose()?,
         });
-        table.finish("id, count, rate, latency, to")?;
+        table.finish("id, count, rate, latency, unrest, to")?;
     }
     Ok((names, hops))
 }

@@ -209,6 +209,11 @@ impl Drawn {
         self.claims.push(Claim { text: text.into(), holds, detail: detail.into() });
     }
 
+    /// A claim that says why it does not hold, if it does not.
+    fn claim_or(&mut self, text: impl Into<String>, holds: bool, detail: &str, why: &str) {
+        self.claim(text, holds, if holds { detail.to_owned() } else { format!("{detail}: {why}") });
+    }
+
     fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }

@@ -22,7 +22,7 @@ const LINK: f64 = 117.5e6;
 /// What the nodes' SSD takes, by its maker's sheet.
 const SSD: Rate = Rate(205_000_000);
 /// What a process needs before each request, on average, by chance: few processes do not fill the network (Fig. 2).
-const PAUSE: Tick = Tick::ms(20);
+const PAUSE: Tick = Tick::ms(10);
 
 /// How much of the paper's data is written.
 fn scale(settings: &Settings) -> u64 {
@@ -99,7 +99,7 @@ fn run(
     let mut device = settings.hdd.clone();
     device.queue = queue;
     let plan = Scenario {
-        hops: vec![HopGroup { count: 2, rate: LINK, latency: Tick(0), to: None }],
+        hops: vec![HopGroup { count: 2, rate: LINK, latency: Tick(0), unrest: 1.0, to: None }],
         servers: Some(servers),
         targets: vec![TargetGroup { count: 2, device, via: None }],
         jobs,
@@ -163,8 +163,8 @@ pub(super) fn two(settings: &Settings) -> Result {
     Ok(drawn)
 }
 
-const ASSUMED: &str = "Two nodes behind 117.5 MB/s each; every request of 256 KiB is halved between them. SSDs of 205 MB/s. A process needs 20 ms \
-    before each request on average, by chance. Less data than the paper's 16 + 16 + 8 GB, capacities in proportion.";
+const ASSUMED: &str = "Two nodes behind 117.5 MB/s each; every request of 256 KiB is halved between them. SSDs of 205 MB/s. A process needs 10 ms \
+    before each request on average, by chance, and requests come in any order: each takes up to twice as long through the network as its turn would. Less data than the paper's 16 + 16 + 8 GB, capacities in proportion.";
 
 /// The first requests that one node sees of 16 processes in a pattern, as they come.
 fn arrivals(pattern: Pattern, count: usize, seed: u64) -> Vec<u64> {

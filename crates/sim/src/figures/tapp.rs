@@ -36,7 +36,7 @@ fn job(processes: u32, bytes: Bytes, pattern: Pattern, layout: LayoutPlan) -> Jo
 
 /// Bytes a second until the last process is done, the file system's choices by this seed.
 fn bandwidth(settings: &Settings, plan: JobPlan, seed: u64) -> std::result::Result<f64, String> {
-    let hop = |count, rate, to| HopGroup { count, rate, latency: Tick(0), to };
+    let hop = |count, rate, to| HopGroup { count, rate, latency: Tick(0), unrest: 0.0, to };
     let scenario = Scenario {
         hops: vec![hop(ROUTERS, ROUTER, None), hop(SERVERS, SERVER, Some(0))],
         targets: vec![TargetGroup { count: TARGETS, device: settings.ost.clone(), via: Some(1) }],
@@ -53,7 +53,7 @@ fn own(choose: Choose) -> LayoutPlan {
 
 /// What a process writes in place of 4 GB.
 fn amount(settings: &Settings) -> Bytes {
-    Bytes(settings.pick(16, 64) * MIB)
+    Bytes(settings.pick(64, 256) * MIB)
 }
 
 /// Repeated runs of file per process, both ways: GB/s.
@@ -102,7 +102,7 @@ const NODES: [u32; 6] = [8, 32, 128, 512, 2048, 4096];
 
 pub(super) fn five(settings: &Settings) -> Result {
     let mut drawn = Drawn::default();
-    for mebibytes in [settings.pick(4, 16), settings.pick(16, 64)] {
+    for mebibytes in [settings.pick(16, 64), settings.pick(64, 256)] {
         let mut lines = [Vec::new(), Vec::new()];
         for nodes in NODES {
             let both = repeated(settings, nodes, Bytes(mebibytes * MIB), settings.pick(3, 10))?;
