@@ -10,6 +10,7 @@ use crate::sim::devices;
 use forebay_sim::figures::{Drawn, FIGURES, Figure, Panel, Paper, Settings, Style};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 /// Make the papers' figures anew, beside the papers' numbers
@@ -111,7 +112,13 @@ fn chosen(which: &[String]) -> Outcome<Vec<&'static Figure>> {
 /// What figures are made with.
 pub(crate) fn settings(quick: bool, seed: u64) -> Outcome<Settings> {
     let [(_, ost), (_, hdd)] = devices();
-    Ok(Settings { quick, seed, ost: ost?, hdd: hdd? })
+    Ok(Settings { quick, seed, ost: ost?, hdd: hdd?, clock })
+}
+
+/// Seconds since it was first asked.
+fn clock() -> f64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_secs_f64()
 }
 
 fn say(made: &Made, took: f64) -> Outcome {

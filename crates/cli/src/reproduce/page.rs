@@ -34,7 +34,7 @@ pub(super) fn render(all: &[Made], settings: &Settings) -> String {
          served next, what leaves the buffer next, who may write to which target. Beside each are the numbers that the paper's text gives, \
          ours, and what the paper claims about the figure, with whether ours bears it out. <b>{held} of {total} claims hold.</b></p>\
          <p class=\"faint\">Made {effort}, seed {}. Storage targets are those of <code>scenarios/devices.toml</code>, fitted to TRIO's Fig. 1 \
-         and SSDUP's Fig. 2 and to nothing else. The same command gives the same page, to the last byte.</p>",
+         and SSDUP's Fig. 2 and to nothing else. The same command gives the same page, to the last byte, but for ssdup-t2, which measures a machine.</p>",
         svg::STYLE,
         settings.seed
     );

@@ -3,6 +3,7 @@
 //! Devices are those of one documented file that was fitted to the papers' characterisation of their hardware, and to
 //! nothing else; what else a figure assumes it says in its notes.
 
+mod overhead;
 mod sizing;
 mod ssdup;
 mod tapp;
@@ -23,6 +24,8 @@ pub struct Settings {
     pub ost: Device,
     /// A disk behind a queue as in SSDUP's Fig. 2.
     pub hdd: Device,
+    /// Seconds since some moment, for the one figure that measures this machine.
+    pub clock: fn() -> f64,
 }
 
 impl Settings {
@@ -132,7 +135,7 @@ impl Panel {
         self
     }
 
-    fn shares(mut self) -> Panel {
+    fn as_shares(mut self) -> Panel {
         self.percent = true;
         self
     }
@@ -289,6 +292,7 @@ pub const FIGURES: &[Figure] = &[
     figure("ssdup-10", Paper::Ssdup, "SSDUP by the size of the SSD", ssdup::ten),
     figure("ssdup-11", Paper::Ssdup, "SSDUP by the time between bursts", ssdup::eleven),
     figure("ssdup-12", Paper::Ssdup, "HPIO with and without gaps", ssdup::twelve),
+    figure("ssdup-t2", Paper::Ssdup, "Table 2: what it costs", overhead::table_two),
     figure("tapp-4", Paper::Tapp, "Gain run by run, file per process", tapp::four),
     figure("tapp-5", Paper::Tapp, "Bandwidth by nodes and file size", tapp::five),
     figure("tapp-6", Paper::Tapp, "Average gain by nodes", tapp::six),
