@@ -1,44 +1,54 @@
 //! The simulator and the daemon in the same small world: they run the same policies, so they must say the same.
 
 use crate::support::World;
+use forebay_policy::OPERATION;
 use serde_json::Value;
 
-/// Jobs by user, nodes and size of requests; the same in both worlds.
-const JOBS: [(&str, u32, &str); 3] = [("ada", 4, "256KiB"), ("ada", 1, "1MiB"), ("bob", 2, "64KiB")];
+/// Jobs by user, nodes and size of requests in KiB; the same in both worlds.
+const JOBS: [(&str, u32, u32); 3] = [("ada", 4, 512), ("ada", 1, 1024), ("bob", 2, 256)];
 
 fn live(policy: &str) -> String {
     let jobs = JOBS.iter().enumerate().map(|(id, (user, nodes, request))| {
         format!(
-            "[[job]]\nid = {}\nuser = '{user}'\nnodes = {nodes}\nprocesses = 1\nstreams = 8\nop = 'write'\nrequest = '{request}'\nlength = 4\n",
+            "[[job]]\nid = {}\nuser = '{user}'\nnodes = {nodes}\nprocesses = 1\nstreams = 16\nop = 'write'\nrequest = '{request}KiB'\nlength = 3\n",
             id + 1
         )
     });
-    format!("policy = '{policy}'\ncompare = []\ndevice_rate = '64MiB/s'\n{}", jobs.collect::<String>())
+    format!("policy = '{policy}'\ncompare = []\ndevice_rate = '32MiB/s'\n{}", jobs.collect::<String>())
 }
 
 fn simulated(policy: &str) -> String {
     let jobs = JOBS.iter().enumerate().map(|(id, (user, nodes, request))| {
         format!(
-            "[[job]]\nid = {}\nuser = '{user}'\nnodes = {nodes}\nprocesses = 1\ndepth = 8\nstop = '40 s'\n[[job.phase]]\nwrite = '1GiB'\nrequest = '{request}'\n",
+            "[[job]]\nid = {}\nuser = '{user}'\nnodes = {nodes}\nprocesses = 1\ndepth = 16\nstop = '40 s'\n[[job.phase]]\nwrite = '1GiB'\nrequest = '{request}KiB'\n",
             id + 1
         )
     });
-    let servers = "[servers]\nrate = '67.108864 MB/s'\ncapacity = '1 TiB'\n";
+    let servers = "[servers]\nrate = '32 MiB/s'\ncapacity = '1 TiB'\n";
     format!("{servers}policy = '{policy}'\n{}", jobs.collect::<String>())
 }
 
-/// Each job's part of the bytes.
-fn parts(jobs: &Value, key: &str) -> Vec<f64> {
-    let bytes: Vec<f64> = jobs.as_array().unwrap().iter().map(|job| job[key].as_f64().unwrap()).collect();
-    let total: f64 = bytes.iter().sum();
-    bytes.into_iter().map(|bytes| bytes / total).collect()
+/// What each job got of what was done: bytes, and the price of its requests.
+fn simulated_parts(world: &World) -> Vec<f64> {
+    let report = world.json(&["sim", "sim.toml", "--json"]);
+    let cost = |(job, (_, _, kib)): (&Value, &(&str, u32, u32))| {
+        let bytes = job["written"].as_f64().unwrap();
+        bytes + bytes / f64::from(kib << 10) * OPERATION.0 as f64
+    };
+    let costs: Vec<f64> = report["jobs"].as_array().unwrap().iter().zip(&JOBS).map(cost).collect();
+    costs.iter().map(|one| one / costs.iter().sum::<f64>()).collect()
+}
+
+/// The same of a real service, in its steady state.
+fn live_parts(world: &World) -> Vec<f64> {
+    let report = world.json(&["bench", "share", "live.toml", "--json"]);
+    let jobs = report["runs"][0]["jobs"].as_array().unwrap().clone();
+    jobs.iter().map(|job| job["share"].as_f64().unwrap()).collect()
 }
 
 /// How far the two worlds are apart: the largest difference of a job's part, against what the simulator says.
 fn apart(world: &World) -> (f64, String) {
-    let lived = world.json(&["bench", "share", "live.toml", "--json"]);
-    let lived = parts(&lived["runs"][0]["jobs"], "served");
-    let told = parts(&world.json(&["sim", "sim.toml", "--json"])["jobs"], "written");
+    let (lived, told) = (live_parts(world), simulated_parts(world));
     let off = lived.iter().zip(&told).map(|(lived, told)| (lived / told - 1.0).abs()).fold(0.0, f64::max);
     (off, format!("{lived:.4?} live, {told:.4?} in the simulator"))
 }
