@@ -24,7 +24,7 @@ pub struct Settings {
     pub ost: Device,
     /// A disk behind a queue as in SSDUP's Fig. 2.
     pub hdd: Device,
-    /// Seconds since some moment, for the one figure that measures this machine.
+    /// Seconds that this program has worked, for the one figure that measures it.
     pub clock: fn() -> f64,
 }
 

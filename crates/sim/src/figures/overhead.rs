@@ -62,7 +62,7 @@ pub(super) fn table_two(settings: &Settings) -> Result {
     drawn.claim(
         "both together cost less than 2 % of the run time",
         ours.iter().all(|part| *part < 0.02),
-        "for every size of requests",
+        format!("{ours:.4?}"),
     );
     drawn.claim("small requests cost most", ours[0] > ours[4], "they are the most");
     let panel = Panel::new("Part of the run time", "KiB a request", "share")
