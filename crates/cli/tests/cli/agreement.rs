@@ -20,7 +20,7 @@ fn live(policy: &str) -> String {
 fn simulated(policy: &str) -> String {
     let jobs = JOBS.iter().enumerate().map(|(id, (user, nodes, request))| {
         format!(
-            "[[job]]\nid = {}\nuser = '{user}'\nnodes = {nodes}\nprocesses = 1\ndepth = 16\nstop = '40 s'\n[[job.phase]]\nwrite = '1GiB'\nrequest = '{request}KiB'\n",
+            "[[job]]\nid = {}\nuser = '{user}'\nnodes = {nodes}\nprocesses = 1\ndepth = 16\nstop = '600 s'\n[[job.phase]]\nwrite = '1GiB'\nrequest = '{request}KiB'\n",
             id + 1
         )
     });
