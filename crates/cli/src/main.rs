@@ -12,6 +12,7 @@
 //! layout, servers         how files lie on servers; a server that comes with a new store
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
 //! bench                   how fast it is and how fairly it is shared, measured
+//! calibrate               how many writers the targets behind like
 //! plan, route             how large the buffer must be; what would go past it
 //! demo                    everything at once, with a crash in the middle
 //! settings, places, connect   forebay.toml, default paths, the way to the service
@@ -28,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod calibrate;
 mod check;
 mod completions;
 mod connect;
@@ -134,6 +136,8 @@ enum Command {
     Store(store::Store),
     /// Say how large the buffer must be, and when it should empty
     Plan(Box<plan::PlanArgs>),
+    /// Measure how many writers the storage targets of a back end like best
+    Calibrate(calibrate::Calibrate),
     /// Say which writes of a trace would be buffered, and which would go straight to the storage behind
     Route(route::Route),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
@@ -184,6 +188,7 @@ fn run(command: Command) -> Outcome {
         Command::Check(check) => check.run(),
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
+        Command::Calibrate(calibrate) => calibrate.run(),
         Command::Route(route) => route.run(),
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),

@@ -343,7 +343,8 @@ impl Config {
             return invalid(format!("lambda is {:?}: choose 10ms to 60s", self.lambda));
         }
         if self.servers.len() > 1 && self.backend.as_deref().is_some_and(|name| name.contains("s3:")) {
-            let text = "a bucket has one server: of several, each would see only the parts it has written itself";
+            let text =
+                "a bucket has one server: of several, each would see only the parts it has written itself";
             return invalid(text.to_owned());
         }
         if self.peers.len() > MOST_PEERS {

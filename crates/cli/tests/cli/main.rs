@@ -1,5 +1,6 @@
 //! The command line from outside: the real binary, real servers, real files.
 
+mod calibrate;
 mod crowd;
 mod demo;
 mod errors;
