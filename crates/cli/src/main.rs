@@ -12,6 +12,7 @@
 //! layout, servers         how files lie on servers; a server that comes with a new store
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
 //! bench                   how fast it is and how fairly it is shared, measured
+//! calibrate               how many writers the targets behind like
 //! plan, route, place      how large the buffer must be; what would go past it; over which targets files lie
 //! sim, reproduce          a machine in virtual time; the papers' figures made with it
 //! draw                    pictures
@@ -30,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod calibrate;
 mod check;
 mod completions;
 mod connect;
@@ -146,6 +148,8 @@ enum Command {
     Sim(sim::Sim),
     /// Make the papers' figures anew, beside the papers' numbers
     Reproduce(reproduce::Reproduce),
+    /// Measure how many writers the storage targets of a back end like best
+    Calibrate(calibrate::Calibrate),
     /// Say which writes of a trace would be buffered, and which would go straight to the storage behind
     Route(route::Route),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
@@ -199,6 +203,7 @@ fn run(command: Command) -> Outcome {
         Command::Place(place) => place.run(),
         Command::Sim(sim) => sim.run(),
         Command::Reproduce(reproduce) => reproduce.run(),
+        Command::Calibrate(calibrate) => calibrate.run(),
         Command::Route(route) => route.run(),
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),
