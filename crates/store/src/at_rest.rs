@@ -2,6 +2,7 @@
 
 use crate::data::Journals;
 use crate::files;
+use crate::homes::homes;
 use crate::inspect::{Inspection, inspect};
 use crate::meta::{FjallKv, Kv};
 use crate::names::{Flaw, Kind, check_at_rest, repair_at_rest};
@@ -51,7 +52,12 @@ fn service(stores: &[AtRest]) -> Result<Members> {
         address: store.dir.display().to_string(),
         socket: None,
     };
-    Members::new(1, stores.iter().map(member).collect()).map_err(|why| Error::new(ErrorKind::Invalid, why))
+    let members = Members::new(1, stores.iter().map(member).collect())
+        .map_err(|why| Error::new(ErrorKind::Invalid, why))?;
+    match stores.first() {
+        Some(store) => Ok(members.with_names(homes(&*store.kv)?)),
+        None => Ok(members),
+    }
 }
 
 fn journals(stores: &[AtRest]) -> Result<Vec<Inspection>> {

@@ -6,7 +6,7 @@ use forebay_model::{
 };
 use forebay_wire::{
     Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Held, Hello, IfExists, JobState,
-    JobStatus, Known, Loss, Losses, Lost, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Proof,
+    JobStatus, Known, Loss, Losses, Lost, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Place, Proof,
     RecoverySummary, RegionCounts, Remain, Remains, RenameMode, Reply, Request, Roster, Sample, Sharing,
     Standing, Status, Token, VERSION, Vouched, Welcome, XattrMode, frame,
 };
@@ -172,6 +172,7 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
         PeerRequest::Reshaped { file, serial: Stamp(5), done: true },
         PeerRequest::Fate { file, serial: Stamp(6) },
         PeerRequest::Put { file, uid: Uid(7), job: JobId(8), offset: 9, lost_below: 10, bytes: vec![11, 12] },
+        PeerRequest::Behind { file },
         PeerRequest::Remains {
             of: vec![
                 Remain::Inode(file),
@@ -199,6 +200,7 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
         PeerReply::Facts(held),
         PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
         PeerReply::Fate { done: Some(false) },
+        PeerReply::Behind { place: Some(Place { path: vec![name("a")], serial: 5 }) },
         PeerReply::Remains(vec![
             Remains::All,
             Remains::Not(Lost::Bytes { count: 7, open: true }),
