@@ -1,7 +1,7 @@
 //! What can be set, and what is taken when it is not.
 
 use crate::human;
-use forebay_model::{Bytes, Error, ErrorKind, Member, Members, Result, ServerId};
+use forebay_model::{Bytes, Error, ErrorKind, Homes, Member, Members, Result, ServerId};
 use forebay_policy::OPERATION;
 use forebay_policy::share::{Discipline, Policy, Trust};
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,8 @@ pub struct Config {
     pub region: Option<Bytes>,
     /// What the regions live on.
     pub medium: Medium,
-    /// What stands behind the buffer, as `dir:PATH`, `stripes:PATH,PATH,…` or `model:DEVICE:BACKEND`; nothing if not given.
+    /// What stands behind the buffer, as `dir:PATH`, `stripes:PATH,PATH,…`, `s3:BUCKET` or `model:DEVICE:BACKEND`;
+    /// nothing if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
     /// Permission bits of the root directory of a new store: everybody may make files, and only the owner of one
@@ -285,6 +286,8 @@ impl Config {
             Some(Member { address, .. }) => Err(invalid(format!(
                 "servers: \"{address}\" is no address: write tcp:host:port or unix:/path"
             ))),
+            // One server alone says what becomes of names behind.
+            None if self.backend.is_some() && !members.is_single() => Ok(members.with_names(Homes::First)),
             None => Ok(members),
         }
     }
@@ -341,16 +344,16 @@ impl Config {
         if !LAMBDA.contains(&self.lambda) {
             return invalid(format!("lambda is {:?}: choose 10ms to 60s", self.lambda));
         }
+        if self.servers.len() > 1 && self.backend.as_deref().is_some_and(|name| name.contains("s3:")) {
+            let text =
+                "a bucket has one server: of several, each would see only the parts it has written itself";
+            return invalid(text.to_owned());
+        }
         if self.peers.len() > MOST_PEERS {
             return invalid(format!("{} peers: a service has at most {MOST_PEERS}", self.peers.len()));
         }
         if let Some(peer) = self.peers.iter().find(|peer| host_and_port(peer).is_none()) {
             return invalid(format!("peers: \"{peer}\" is no address: write tcp:host:port"));
-        }
-        if self.backend.is_some() && self.servers.len() > 1 {
-            return invalid(
-                "a service of several servers cannot stand before a back end yet: leave out one".to_owned(),
-            );
         }
         if self.device_rate == Some(Bytes(0)) {
             return invalid("device_rate is 0: nothing could ever be done".to_owned());
