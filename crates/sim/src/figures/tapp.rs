@@ -180,11 +180,14 @@ pub(super) fn seven(settings: &Settings) -> Result {
     Ok(drawn)
 }
 
+/// How a shared file of so many writers, who write so much each, lies.
+type Shape = fn(u32, Bytes) -> LayoutPlan;
+
 pub(super) fn eight(settings: &Settings) -> Result {
     let mut drawn = Drawn::default();
     let nodes = [8_u32, 32, 128, 256, 512];
     let bytes = amount(settings);
-    let ways: [(&str, fn(u32, Bytes) -> LayoutPlan); 3] = [
+    let ways: [(&str, Shape); 3] = [
         ("default", |_, _| LayoutPlan { stripes: 4, stripe: Bytes(MIB), choose: Choose::Crowded }),
         ("optimised", |nodes, bytes| LayoutPlan { stripes: nodes, stripe: bytes, choose: Choose::Crowded }),
         ("TAPP-IO", |nodes, bytes| LayoutPlan { stripes: nodes, stripe: bytes, choose: Choose::Balanced }),
