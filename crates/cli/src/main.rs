@@ -11,6 +11,7 @@
 //! store, check            stores on disk, without a server
 //! layout, servers         how files lie on servers; a server that comes with a new store
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
+//! place                   over which targets files lie
 //! bench                   how fast it is and how fairly it is shared, measured
 //! plan, route             how large the buffer must be; what would go past it
 //! sim, reproduce          a machine in virtual time; the papers' figures made with it
@@ -49,6 +50,7 @@ mod library;
 mod mount;
 mod names;
 mod output;
+mod place;
 mod places;
 mod plan;
 mod policy;
@@ -143,6 +145,8 @@ enum Command {
     Sim(sim::Sim),
     /// Make the papers' figures anew, beside the papers' numbers
     Reproduce(reproduce::Reproduce),
+    /// Say over which targets a job's files would lie
+    Place(place::Place),
     /// Say which writes of a trace would be buffered, and which would go straight to the storage behind
     Route(route::Route),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
@@ -195,6 +199,7 @@ fn run(command: Command) -> Outcome {
         Command::Plan(args) => plan::run(&args),
         Command::Sim(sim) => sim.run(),
         Command::Reproduce(reproduce) => reproduce.run(),
+        Command::Place(place) => place.run(),
         Command::Route(route) => route.run(),
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),

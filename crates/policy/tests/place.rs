@@ -129,6 +129,21 @@ fn a_shared_file_has_a_stripe_for_each_writer() {
 }
 
 #[test]
+fn stripes_make_room_for_those_that_reach_less() {
+    // Whoever comes first would take what only the others reach, for some jobs.
+    for number in 0..50 {
+        let mut ledger = fresh(&two_sides(), Weights::default(), number);
+        let all = [writers(2, Some(2), Some(MIB)), writers(2, Some(0), Some(MIB))].concat();
+        let plan = place(&mut ledger, &job(&all, Pattern::Shared)).expect("there is room");
+        let found = stripes(&plan.files[0]);
+        assert_eq!((found.targets.len(), found.size), (4, MIB), "job {number}");
+        assert!(found.targets[2..].iter().all(|&target| target < 2), "job {number}: {found:?}");
+        assert_eq!(plan.load.target, [1; 4], "job {number}");
+        assert_eq!(plan.load.router, [2; 2], "job {number}");
+    }
+}
+
+#[test]
 fn a_file_of_unknown_size_grows_over_more_targets() {
     let topology = Arc::new(Topology::flat(32));
     let all = writers(16, None, None);
@@ -312,10 +327,10 @@ fn matched(reach: &[BTreeSet<usize>], targets: usize, height: usize) -> bool {
 fn reckoned(description: &Description, weights: Weights, plan: &Plan, routers: &[u32], target: usize) -> f64 {
     let relative = |load: u64, capacity: f64, all: f64| load as f64 / (capacity / all);
     let sum = |all: &[f64]| all.iter().sum::<f64>();
-    let targets: Vec<f64> = description.targets.iter().map(|target| target.capacity).collect();
-    let of = |name: &str| {
-        description.targets.iter().filter(|target| target.server == name).map(|target| target.capacity).sum()
-    };
+    let active = |target: &&Target| target.state == State::Active;
+    let takes = |target: &Target| if active(&target) { target.capacity } else { 0.0 };
+    let targets: Vec<f64> = description.targets.iter().map(takes).collect();
+    let of = |name: &str| description.targets.iter().filter(|target| target.server == name).map(takes).sum();
     let servers: Vec<f64> = description.servers.iter().map(|server| of(&server.name)).collect();
     let ways: Vec<f64> = description.routers.iter().map(|router| router.capacity).collect();
     let name = &description.targets[target].server;
@@ -412,7 +427,8 @@ fn random_topologies_are_used_evenly() {
         if pattern != Pattern::PerProcess {
             continue;
         }
-        for target in 0..description.targets.len() {
+        let active = |&target: &usize| description.targets[target].state == State::Active;
+        for target in (0..description.targets.len()).filter(active) {
             let routers: Vec<u32> =
                 (0..description.routers.len() as u32).filter(|_| dice.one_in(2)).collect();
             let (found, own) =

@@ -4,6 +4,7 @@ use super::ledger::{Ledger, Path};
 use super::level;
 use super::measure::Load;
 use super::pattern::{self, Component, Limits, Note, Pattern, Shape, Stripes, Wish};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 
@@ -243,26 +244,22 @@ impl Dealt<'_> {
 
     /// A target for each stripe, all different; nothing is charged if there are not enough.
     fn deal(&self, ledger: &mut Ledger, count: u32, each: u64, work: f64) -> Result<Vec<Path>, Trouble> {
-        let mut paths: Vec<Path> = Vec::new();
-        let mut trouble = None;
-        for stripe in 0..count {
-            let classes = self.classes(ledger, stripe, count);
-            let Some(path) = ledger.cheapest(&classes, each) else {
-                let writer = self.writers.start + stripe as usize * self.writers.len() / count as usize;
-                trouble = Some(Trouble::NoTarget { writer, bytes: each });
-                break;
-            };
-            settle(ledger, &path, work, each, true);
-            ledger.withhold(path.target);
-            paths.push(path);
-        }
+        let mut deal = Deal { file: self, count, each, work, paths: Vec::new() };
+        let dealt = (0..count).all(|_| deal.next(ledger) || deal.make_room(ledger));
+        let Deal { paths, .. } = deal;
         for path in &paths {
             ledger.offer(path.target);
-            if trouble.is_some() {
+            if !dealt {
                 settle(ledger, path, -work, each, false);
             }
         }
-        trouble.map_or(Ok(paths), Err)
+        match dealt {
+            true => Ok(paths),
+            false => {
+                let writer = self.writers.start + paths.len() * self.writers.len() / count as usize;
+                Err(Trouble::NoTarget { writer, bytes: each })
+            }
+        }
     }
 
     /// A file that lies over more targets the longer it grows.
@@ -301,5 +298,80 @@ impl Dealt<'_> {
             1 => Shape::Striped(components.remove(0).stripes),
             _ => Shape::Progressive(components),
         })
+    }
+}
+
+/// Stripes of a file while they are dealt, each to a target of its own.
+struct Deal<'a> {
+    file: &'a Dealt<'a>,
+    count: u32,
+    each: u64,
+    work: f64,
+    paths: Vec<Path>,
+}
+
+impl Deal<'_> {
+    fn classes(&self, ledger: &Ledger, stripe: usize) -> Vec<u32> {
+        self.file.classes(ledger, stripe as u32, self.count)
+    }
+
+    fn take(&self, ledger: &mut Ledger, path: &Path) {
+        settle(ledger, path, self.work, self.each, true);
+        ledger.withhold(path.target);
+    }
+
+    /// The next stripe takes the cheapest target that is left for it, if there is one.
+    fn next(&mut self, ledger: &mut Ledger) -> bool {
+        let classes = self.classes(ledger, self.paths.len());
+        let Some(path) = ledger.cheapest(&classes, self.each) else { return false };
+        self.take(ledger, &path);
+        self.paths.push(path);
+        true
+    }
+
+    /// All that the next stripe reaches is taken: it takes a target from another that can go elsewhere, if need be by
+    /// taking one from a third, and so on.
+    fn make_room(&mut self, ledger: &mut Ledger) -> bool {
+        let next = self.paths.len();
+        // In the order of targets: whoever computes this finds the same.
+        let holder: BTreeMap<u32, usize> =
+            self.paths.iter().enumerate().map(|(stripe, path)| (path.target, stripe)).collect();
+        // Who would take each stripe's place.
+        let mut after: HashMap<usize, usize> = HashMap::new();
+        let mut queue = VecDeque::from([next]);
+        while let Some(stripe) = queue.pop_front() {
+            let classes = self.classes(ledger, stripe);
+            if stripe != next && ledger.cheapest(&classes, self.each).is_some() {
+                self.shift(ledger, stripe, &after);
+                return true;
+            }
+            for (&target, &other) in &holder {
+                let reached = classes.iter().all(|&class| {
+                    ledger.topology.gate(class, ledger.topology.server_of[target as usize]).is_some()
+                });
+                if reached && other != stripe && !after.contains_key(&other) {
+                    after.insert(other, stripe);
+                    queue.push_back(other);
+                }
+            }
+        }
+        false
+    }
+
+    /// The stripe that can go elsewhere goes, and each takes the place of the one before it.
+    fn shift(&mut self, ledger: &mut Ledger, free: usize, after: &HashMap<usize, usize>) {
+        let next = self.paths.len();
+        let mut stripe = free;
+        let mut place =
+            ledger.cheapest(&self.classes(ledger, free), self.each).expect("it was there a moment ago");
+        while stripe != next {
+            let left = std::mem::replace(&mut self.paths[stripe], place.clone());
+            settle(ledger, &left, -self.work, self.each, false);
+            self.take(ledger, &place);
+            stripe = after[&stripe];
+            place = ledger.path(&self.classes(ledger, stripe), left.target, left.cost);
+        }
+        self.take(ledger, &place);
+        self.paths.push(place);
     }
 }

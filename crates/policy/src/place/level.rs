@@ -14,7 +14,9 @@ type Where = HashMap<(u32, u32), Vec<u32>>;
 /// Moves files until no row of moves helps. Only files that count the same can take each other's place.
 pub(super) fn level(ledger: &mut Ledger, writers: &[Writer], works: &[f64], paths: &mut [Path]) {
     let even = works.windows(2).all(|pair| pair[0] == pair[1]);
-    let alike = ledger.topology.target.windows(2).all(|pair| pair[0] == pair[1]);
+    let mut counts =
+        ledger.topology.target.iter().zip(&ledger.topology.usable).filter(|(_, usable)| **usable);
+    let alike = counts.next().is_none_or(|(first, _)| counts.all(|(count, _)| count == first));
     // One alone has what was cheapest for it.
     if works.len() < 2 || !even || !alike || !ledger.levels() {
         return;

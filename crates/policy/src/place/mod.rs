@@ -11,6 +11,9 @@
 //! level      the files of a whole job at once, as level as the topology allows
 //! pattern    how many stripes, of which size, for which writers
 //! job        a whole job
+//! setting    what a program is told that places its own files
+//! contend    how long writing takes where resources are shared
+//! lov        layouts as Lustre writes them
 //! measure    how even it came out
 //! ```
 //!
@@ -21,17 +24,24 @@
 //! **Deliberately absent**: what other jobs do (each is told what it did itself, and equal costs are decided differently
 //! for each), the making of files, names of file systems.
 
+mod contend;
 mod job;
 mod ledger;
 mod level;
+pub mod lov;
 mod measure;
 mod pattern;
+mod setting;
 mod topology;
 mod weigh;
 
+pub use contend::{Flow, Rates, seconds};
 pub use job::{FilePlan, Job, Plan, Trouble, Writer, place};
 pub use ledger::{HALF_LIFE, Ledger};
 pub use measure::{Load, imbalance};
 pub use pattern::{Component, Limits, Note, Pattern, Shape, Stripes};
-pub use topology::{Client, Description, Flaw, Part, Router, Routers, Server, State, Target, Topology};
+pub use setting::{SETTING, Setting};
+pub use topology::{
+    Capacities, Client, Description, Flaw, Part, Router, Routers, Server, State, Target, Topology,
+};
 pub use weigh::Weights;

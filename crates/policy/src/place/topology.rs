@@ -9,6 +9,9 @@ const MOST: usize = 1 << 20;
 /// Most ways that are remembered: kinds of clients times servers.
 const MOST_WAYS: usize = 1 << 26;
 
+/// What work counts on what can take none.
+const NEVER: f64 = 1e18;
+
 /// What people say about a file system, unchecked.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Description {
@@ -144,6 +147,17 @@ pub(super) struct Class {
 /// A kind of resource: what one unit of work counts on each of them.
 pub(super) type Tariff = Vec<f64>;
 
+/// The share of its kind that each resource can take.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Capacities {
+    /// By the number of the router.
+    pub router: Vec<f64>,
+    /// By the number of the server.
+    pub server: Vec<f64>,
+    /// By the number of the target.
+    pub target: Vec<f64>,
+}
+
 /// A description that makes sense, in numbers.
 #[derive(Clone, Debug)]
 pub struct Topology {
@@ -174,7 +188,11 @@ impl Topology {
         let server_of = server_of.collect::<Result<Vec<u32>, Flaw>>()?;
         let (classes, class_of) = classes(&description, &names, &ways)?;
         let clients = names.clients.iter().map(|(name, &number)| ((*name).to_owned(), number)).collect();
-        let capacities: Vec<f64> = description.targets.iter().map(|target| target.capacity).collect();
+        let usable: Vec<bool> =
+            description.targets.iter().map(|target| target.state == State::Active).collect();
+        // What may not be used takes nothing, and its server so much less.
+        let capacity = |(target, usable): (&Target, &bool)| if *usable { target.capacity } else { 0.0 };
+        let capacities: Vec<f64> = description.targets.iter().zip(&usable).map(capacity).collect();
         let mut behind = vec![0.0; description.servers.len()];
         for (target, &server) in server_of.iter().enumerate() {
             behind[server as usize] += capacities[target];
@@ -182,7 +200,6 @@ impl Topology {
         let servers = description.servers.iter().zip(behind);
         let servers: Vec<f64> = servers.map(|(server, behind)| server.capacity.unwrap_or(behind)).collect();
         let routers: Vec<f64> = description.routers.iter().map(|router| router.capacity).collect();
-        let usable = description.targets.iter().map(|target| target.state == State::Active).collect();
         let free: Vec<Option<u64>> = description.targets.iter().map(|target| target.free).collect();
         let rooms: Option<Vec<f64>> = free.iter().map(|free| free.map(|free| free as f64)).collect();
         Ok(Topology {
@@ -223,6 +240,15 @@ impl Topology {
         &self.description
     }
 
+    /// What each resource can take, compared with others of its kind.
+    #[must_use]
+    pub fn capacities(&self) -> Capacities {
+        // A kind's tariff is the sum of its capacities over each.
+        let share = |&count: &f64| if count < NEVER { 1.0 / count } else { 0.0 };
+        let back = |tariff: &Tariff| tariff.iter().map(share).collect();
+        Capacities { router: back(&self.router), server: back(&self.server), target: back(&self.target) }
+    }
+
     /// The number of a client, by its name.
     #[must_use]
     pub fn client(&self, name: &str) -> Option<u32> {
@@ -243,6 +269,14 @@ impl Topology {
         class.gate_of[server as usize].map(|gate| &class.gates[gate as usize])
     }
 
+    /// The routers between a client and a target, as the network itself takes them: of several equally near ones always
+    /// the same. `None` if there is no way.
+    #[must_use]
+    pub fn route(&self, client: u32, target: usize) -> Option<&[u32]> {
+        let chains = &self.gate(self.class(Some(client)), self.server_of[target])?.chains;
+        Some(&chains[client as usize % chains.len()])
+    }
+
     /// Whether a client reaches a target at all.
     #[must_use]
     pub fn reaches(&self, client: Option<u32>, target: usize) -> bool {
@@ -255,7 +289,7 @@ impl Topology {
 fn tariff(capacities: &[f64]) -> Tariff {
     let sum: f64 = capacities.iter().sum();
     // What can take nothing costs more than anything, but no infinity, which would not add up.
-    capacities.iter().map(|&capacity| if capacity > 0.0 { sum / capacity } else { 1e18 }).collect()
+    capacities.iter().map(|&capacity| if capacity > 0.0 { sum / capacity } else { NEVER }).collect()
 }
 
 struct Names<'a> {
