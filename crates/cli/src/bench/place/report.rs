@@ -2,9 +2,9 @@
 
 use super::play::{Played, Variant};
 use super::scenario::Scenario;
-use crate::human;
 use crate::draw::chart::{Chart, Scene, Shape};
 use crate::draw::svg;
+use crate::human;
 use crate::view::table;
 use serde::Serialize;
 use std::fmt;
