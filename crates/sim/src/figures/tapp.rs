@@ -91,7 +91,7 @@ pub(super) fn four(settings: &Settings) -> Result {
             gains.iter().all(|gain| *gain >= -0.01),
             format!("{gains:.2?}"),
         );
-        let panel = Panel::new(format!("{nodes} nodes"), "run", "gain").as_shares().named(1..=gains.len());
+        let panel = Panel::new(format!("{nodes} nodes"), "run", "gain").in_percent().named(1..=gains.len());
         drawn.panels.push(panel.values("TAPP-IO over default", Style::Bars, &gains));
     }
     drawn.note(MODEL);
@@ -155,7 +155,7 @@ pub(super) fn six(settings: &Settings) -> Result {
         spreads[2..].iter().all(|(usual, balanced)| *balanced < 0.5 * usual),
         format!("{spreads:.3?}: default and balanced, over the mean"),
     );
-    let panel = Panel::new("Average gain", "nodes", "gain").as_shares().named(NODES);
+    let panel = Panel::new("Average gain", "nodes", "gain").in_percent().named(NODES);
     drawn.panels.push(panel.values("TAPP-IO over default", Style::Bars, &gains));
     drawn.note(MODEL);
     Ok(drawn)
@@ -243,7 +243,7 @@ pub(super) fn nine(settings: &Settings) -> Result {
         gains.iter().all(|gain| *gain > 0.0),
         format!("{gains:.2?}"),
     );
-    let panel = Panel::new("16 processes a node, 8 MiB each", "nodes", "gain").as_shares().named(nodes);
+    let panel = Panel::new("16 processes a node, 8 MiB each", "nodes", "gain").in_percent().named(nodes);
     drawn.panels.push(panel.values("TAPP-IO over default", Style::Bars, &gains));
     drawn.note(MODEL);
     drawn.note("The paper gives no numbers for this figure.");
