@@ -11,9 +11,9 @@
 //! store, check            stores on disk, without a server
 //! layout, servers         how files lie on servers; a server that comes with a new store
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
-//! place                   over which targets files lie
 //! bench                   how fast it is and how fairly it is shared, measured
-//! plan, route             how large the buffer must be; what would go past it
+//! calibrate               how many writers the targets behind like
+//! plan, route, place      how large the buffer must be; what would go past it; over which targets files lie
 //! sim, reproduce          a machine in virtual time; the papers' figures made with it
 //! draw                    pictures
 //! demo                    everything at once, with a crash in the middle
@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod calibrate;
 mod check;
 mod completions;
 mod connect;
@@ -141,12 +142,14 @@ enum Command {
     Store(store::Store),
     /// Say how large the buffer must be, and when it should empty
     Plan(Box<plan::PlanArgs>),
+    /// Say over which targets a job's files would lie
+    Place(place::Place),
     /// Play a scenario in virtual time: jobs, servers, drains, targets, failures
     Sim(sim::Sim),
     /// Make the papers' figures anew, beside the papers' numbers
     Reproduce(reproduce::Reproduce),
-    /// Say over which targets a job's files would lie
-    Place(place::Place),
+    /// Measure how many writers the storage targets of a back end like best
+    Calibrate(calibrate::Calibrate),
     /// Say which writes of a trace would be buffered, and which would go straight to the storage behind
     Route(route::Route),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
@@ -197,9 +200,10 @@ fn run(command: Command) -> Outcome {
         Command::Check(check) => check.run(),
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
+        Command::Place(place) => place.run(),
         Command::Sim(sim) => sim.run(),
         Command::Reproduce(reproduce) => reproduce.run(),
-        Command::Place(place) => place.run(),
+        Command::Calibrate(calibrate) => calibrate.run(),
         Command::Route(route) => route.run(),
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),

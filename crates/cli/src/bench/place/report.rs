@@ -45,7 +45,11 @@ struct Measured {
 }
 
 impl Report {
-    pub(super) fn new(scenario: &Scenario, played: Vec<Played>, real: Vec<(Variant, Vec<f64>)>) -> Report {
+    pub(super) fn new(
+        scenario: &Scenario,
+        played: Vec<Played>,
+        real: Vec<(Variant, Vec<Vec<f64>>)>,
+    ) -> Report {
         let run = |played: Played| Run { nodes: played.nodes, variants: measured(played.variants) };
         Report {
             title: scenario.title.clone(),
