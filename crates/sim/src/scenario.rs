@@ -502,18 +502,15 @@ impl Scenario {
         if plan.stop.is_some_and(|stop| stop < plan.start) {
             return fault(place, "stop", "before it starts");
         }
-        let mut before = std::iter::successors(plan.after, |&job| self.jobs.get(job)?.after);
-        if before.any(|job| job >= self.jobs.len()) {
-            return fault(place, "after", "there is no such job");
+        let mut before = plan.after;
+        for _ in 0..=self.jobs.len() {
+            match before {
+                None => return self.check_use(place, plan),
+                Some(job) if job >= self.jobs.len() => return fault(place, "after", "there is no such job"),
+                Some(job) => before = self.jobs[job].after,
+            }
         }
-        if std::iter::successors(plan.after, |&job| self.jobs[job].after).nth(self.jobs.len()).is_some() {
-            return fault(
-                place,
-                "after",
-                "the jobs wait for each other in a circle: none of them ever starts",
-            );
-        }
-        self.check_use(place, plan)
+        fault(place, "after", "the jobs wait for each other in a circle: none of them ever starts")
     }
 
     /// Whether what a job uses is there.

@@ -205,7 +205,7 @@ impl Chart {
     fn legend(&self) -> (Vec<Mark>, usize) {
         let (mut marks, mut x, mut row) = (Vec::new(), 16.0, 0);
         for series in &self.series {
-            let width = 30.0 + series.name.chars().count() as f64 * 6.6;
+            let width = 30.0 + series.name.chars().count() as f64 * 7.2;
             if x + width > WIDTH - 4.0 && x > 16.0 {
                 (x, row) = (16.0, row + 1);
             }

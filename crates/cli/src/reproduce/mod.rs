@@ -149,7 +149,7 @@ fn verdict(made: &Made) -> Verdict<'_> {
 /// A panel as a chart.
 pub(crate) fn chart(panel: &Panel) -> Chart {
     let mut chart = Chart {
-        title: panel.title.clone(),
+        title: format!("{}, {}", panel.title, panel.y),
         x: panel.x.clone(),
         y: panel.y.clone(),
         names: panel.names.clone(),

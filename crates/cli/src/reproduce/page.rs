@@ -17,7 +17,7 @@ th,td{text-align:right;padding:4px 10px;border-bottom:1px solid var(--grid)}th:f
 th{color:var(--faint);font-weight:500}tr:last-child td{border-bottom:0}ul{padding:0;margin:8px 0;list-style:none}li{margin:4px 0}\
 .holds::before,.fails::before{display:inline-block;min-width:7.5em;margin-right:.6em;padding:0 .5em;border-radius:6px;font-size:.85rem;text-align:center}\
 .holds::before{content:'holds';background:#0d948833}.fails::before{content:'does not hold';background:#e11d4833}\
-nav a{color:inherit;display:inline-block;margin:0 .9em .2em 0}.scroll{overflow-x:auto}";
+nav a{color:inherit}nav>span{display:inline-block;margin:0 1.1em .2em 0}.scroll{overflow-x:auto}";
 
 /// The whole page.
 pub(super) fn render(all: &[Made], settings: &Settings) -> String {
@@ -45,7 +45,14 @@ pub(super) fn render(all: &[Made], settings: &Settings) -> String {
         }
         let _ = write!(out, "<h2>{}</h2><nav>", escape(paper.title()));
         of().for_each(|made| {
-            let _ = write!(out, "<a href=\"#{0}\">{0}</a>", made.figure.id);
+            let claims = made.drawn.as_ref().map_or(&[][..], |drawn| &drawn.claims);
+            let held = claims.iter().filter(|claim| claim.holds).count();
+            let _ = write!(
+                out,
+                "<span><a href=\"#{0}\">{0}</a> <span class=\"faint\">{held} of {1}</span></span>",
+                made.figure.id,
+                claims.len()
+            );
         });
         out.push_str("</nav>");
         of().for_each(|made| figure(made, &mut out));

@@ -135,7 +135,7 @@ impl Panel {
         self
     }
 
-    fn as_shares(mut self) -> Panel {
+    fn in_percent(mut self) -> Panel {
         self.percent = true;
         self
     }

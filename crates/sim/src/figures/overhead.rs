@@ -66,7 +66,7 @@ pub(super) fn table_two(settings: &Settings) -> Result {
     );
     drawn.claim("small requests cost most", ours[0] > ours[4], "they are the most");
     let panel = Panel::new("Part of the run time", "KiB a request", "share")
-        .as_shares()
+        .in_percent()
         .named(PAPER.map(|row| row.0));
     drawn.panels.push(panel.values("paper", Style::Bars, &papers).values("ours", Style::Bars, &ours));
     drawn.note("Measured on the machine that made this page, so not the same on another. The run time is what 2 GB take through the network.");

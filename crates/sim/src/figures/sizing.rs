@@ -27,7 +27,7 @@ fn load(panel: &LoadPanel) -> Panel {
     let end = (5 * FIGURE_BANDWIDTH).min(panel.exact.len());
     let curve = |values: &[f64]| values[..end].iter().enumerate().map(|(x, v)| (x as f64, *v)).collect();
     Panel::new(format!("p_max {}, B = {FIGURE_BANDWIDTH}", panel.p_max), "load x", "P(load ≤ x)")
-        .as_shares()
+        .in_percent()
         .with("P(load ≤ x), exact", Style::Line, curve(&panel.exact))
         .with("lower bound", Style::Dashed, curve(&panel.lower))
         .with("upper bound", Style::Dashed, curve(&panel.upper))
@@ -37,7 +37,7 @@ fn load(panel: &LoadPanel) -> Panel {
 fn by_alpha<P>(all: &[Curves<P>], x: &str, y: &str, points: impl Fn(&P) -> (f64, f64)) -> Vec<Panel> {
     all.chunk_by(|a, b| a.alpha == b.alpha)
         .map(|group| {
-            let panel = Panel::new(format!("α {}", group[0].alpha), x, y).as_shares();
+            let panel = Panel::new(format!("α {}", group[0].alpha), x, y).in_percent();
             group.iter().fold(panel, |panel, curve| {
                 let points = curve.points.iter().map(&points).collect();
                 panel.with(format!("p_max {}", curve.p_max), Style::Line, points)
@@ -72,7 +72,7 @@ pub(super) fn four(settings: &Settings) -> Result {
         let seen = curve.points.iter().map(|fit| (fit.capacity as f64, fit.simulated.mean)).collect();
         let chain = curve.points.iter().map(|fit| (fit.capacity as f64, fit.chain)).collect();
         let title = format!("p_max {}, α {}", curve.p_max, curve.alpha);
-        Panel::new(title, "capacity", "idle time").as_shares().with("Markov chain", Style::Line, chain).with(
+        Panel::new(title, "capacity", "idle time").in_percent().with("Markov chain", Style::Line, chain).with(
             "discrete events, 95 %",
             Style::Ribbon(curve.points.iter().map(edge).collect()),
             seen,

@@ -287,7 +287,7 @@ pub(super) fn table_one(settings: &Settings) -> Result {
     drawn.claim("the more processes, the more is buffered", rises, format!("{shares:.3?}"));
     let edges = shares[0] < 0.35 && shares[4] > 0.6;
     drawn.claim("about a fifth with few, most with many", edges, format!("{shares:.3?}"));
-    let panel = Panel::new("Data that is buffered", "processes", "share").as_shares().named(counts);
+    let panel = Panel::new("Data that is buffered", "processes", "share").in_percent().named(counts);
     drawn.panels.push(panel.values("paper", Style::Bars, &papers).values("ours", Style::Bars, &shares));
     drawn.note(ASSUMED);
     Ok(drawn)

@@ -91,7 +91,7 @@ pub(super) fn four(settings: &Settings) -> Result {
             gains.iter().all(|gain| *gain >= -0.01),
             format!("{gains:.2?}"),
         );
-        let panel = Panel::new(format!("{nodes} nodes"), "run", "gain").as_shares().named(1..=gains.len());
+        let panel = Panel::new(format!("{nodes} nodes"), "run", "gain").in_percent().named(1..=gains.len());
         drawn.panels.push(panel.values("TAPP-IO over default", Style::Bars, &gains));
     }
     drawn.note(MODEL);
@@ -155,7 +155,7 @@ pub(super) fn six(settings: &Settings) -> Result {
         spreads[2..].iter().all(|(usual, balanced)| *balanced < 0.5 * usual),
         format!("{spreads:.3?}: default and balanced, over the mean"),
     );
-    let panel = Panel::new("Average gain", "nodes", "gain").as_shares().named(NODES);
+    let panel = Panel::new("Average gain", "nodes", "gain").in_percent().named(NODES);
     drawn.panels.push(panel.values("TAPP-IO over default", Style::Bars, &gains));
     drawn.note(MODEL);
     Ok(drawn)
@@ -180,11 +180,14 @@ pub(super) fn seven(settings: &Settings) -> Result {
     Ok(drawn)
 }
 
+/// How a shared file of so many writers, who write so much each, lies.
+type Shape = fn(u32, Bytes) -> LayoutPlan;
+
 pub(super) fn eight(settings: &Settings) -> Result {
     let mut drawn = Drawn::default();
     let nodes = [8_u32, 32, 128, 256, 512];
     let bytes = amount(settings);
-    let ways: [(&str, fn(u32, Bytes) -> LayoutPlan); 3] = [
+    let ways: [(&str, Shape); 3] = [
         ("default", |_, _| LayoutPlan { stripes: 4, stripe: Bytes(MIB), choose: Choose::Crowded }),
         ("optimised", |nodes, bytes| LayoutPlan { stripes: nodes, stripe: bytes, choose: Choose::Crowded }),
         ("TAPP-IO", |nodes, bytes| LayoutPlan { stripes: nodes, stripe: bytes, choose: Choose::Balanced }),
@@ -240,7 +243,7 @@ pub(super) fn nine(settings: &Settings) -> Result {
         gains.iter().all(|gain| *gain > 0.0),
         format!("{gains:.2?}"),
     );
-    let panel = Panel::new("16 processes a node, 8 MiB each", "nodes", "gain").as_shares().named(nodes);
+    let panel = Panel::new("16 processes a node, 8 MiB each", "nodes", "gain").in_percent().named(nodes);
     drawn.panels.push(panel.values("TAPP-IO over default", Style::Bars, &gains));
     drawn.note(MODEL);
     drawn.note("The paper gives no numbers for this figure.");

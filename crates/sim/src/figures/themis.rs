@@ -224,7 +224,7 @@ pub(super) fn eleven(settings: &Settings) -> Result {
         format!("largest error {:.2} %", off * 100.0),
     );
     let panel =
-        Panel::new("Parts of the throughput", "", "share").as_shares().named(nodes.map(|node| node.0));
+        Panel::new("Parts of the throughput", "", "share").in_percent().named(nodes.map(|node| node.0));
     drawn.panels.push(panel.values("paper", Style::Bars, &nodes.map(|node| node.1)).values(
         "ours",
         Style::Bars,
@@ -430,7 +430,7 @@ pub(super) fn one(settings: &Settings) -> Result {
         format!("{fifo:.3?}"),
     );
     let panel = Panel::new("Time to solution beside a background job", "", "of the time alone")
-        .as_shares()
+        .in_percent()
         .named(APPS.map(|app| app.0));
     let tops: Vec<f64> = fifo.iter().map(|slow| 1.0 + slow).collect();
     drawn.panels.push(panel.values("paper", Style::Bars, &APPS.map(|app| 1.0 + app.2)).values(
@@ -461,7 +461,7 @@ pub(super) fn thirteen(settings: &Settings) -> Result {
     let bounded = fair.iter().zip(APPS).all(|(slow, (_, nodes, ..))| *slow <= 1.0 / f64::from(nodes) + 0.01);
     drawn.claim("no application loses more than the background job's share", bounded, format!("{fair:.3?}"));
     let panel = Panel::new("Slowdown beside a background job", "", "slowdown")
-        .as_shares()
+        .in_percent()
         .named(APPS.map(|app| app.0));
     drawn.panels.push(
         panel.values("fifo", Style::Bars, &fifo).values("size-fair", Style::Bars, &fair).values(
@@ -496,7 +496,7 @@ pub(super) fn fourteen(settings: &Settings) -> Result {
         let part = |job: usize, window: usize| {
             at(job, window) / (0..3).map(|job| at(job, window)).sum::<f64>().max(1.0)
         };
-        let panel = Panel::new(format!("λ = {lambda} ms"), "seconds", "part of the throughput").as_shares();
+        let panel = Panel::new(format!("λ = {lambda} ms"), "seconds", "part of the throughput").in_percent();
         let line = |job| (0..count).map(|at| (window.secs() * (at as f64 + 0.5), part(job, at))).collect();
         drawn.panels.push(
             (0..3).fold(panel, |panel, job| panel.with(format!("job {}", job + 1), Style::Line, line(job))),

@@ -114,7 +114,7 @@ const NOTE: &str = "Less data, times multiplied accordingly; the order in which 
 pub(in crate::figures) fn eleven(settings: &Settings) -> Result {
     let mut drawn = Drawn::default();
     let eight = eight_jobs(settings, 16)?;
-    let mut panel = Panel::new("Jobs that are through, WL4", "seconds", "share of jobs").as_shares();
+    let mut panel = Panel::new("Jobs that are through, WL4", "seconds", "share of jobs").in_percent();
     for (name, times) in WAYS.iter().zip(&eight.ways) {
         let mut sorted = times.clone();
         sorted.sort_by(f64::total_cmp);
