@@ -11,6 +11,7 @@
 //! store, check            stores on disk, without a server
 //! layout, servers         how files lie on servers; a server that comes with a new store
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
+//! place                   over which targets files lie
 //! bench                   how fast it is and how fairly it is shared, measured
 //! calibrate               how many writers the targets behind like
 //! plan, route             how large the buffer must be; what would go past it
@@ -48,6 +49,7 @@ mod library;
 mod mount;
 mod names;
 mod output;
+mod place;
 mod places;
 mod plan;
 mod policy;
@@ -138,6 +140,8 @@ enum Command {
     Plan(Box<plan::PlanArgs>),
     /// Measure how many writers the storage targets of a back end like best
     Calibrate(calibrate::Calibrate),
+    /// Say over which targets a job's files would lie
+    Place(place::Place),
     /// Say which writes of a trace would be buffered, and which would go straight to the storage behind
     Route(route::Route),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
@@ -189,6 +193,7 @@ fn run(command: Command) -> Outcome {
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
         Command::Calibrate(calibrate) => calibrate.run(),
+        Command::Place(place) => place.run(),
         Command::Route(route) => route.run(),
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),

@@ -1,5 +1,6 @@
 //! Everything that can be asked, and every answer.
 
+use crate::lost::Losses;
 use crate::peer::{PeerReply, PeerRequest};
 use crate::status::{Exchange, Sample, Sharing, Status};
 use forebay_model::{
@@ -344,6 +345,8 @@ pub enum Request {
         /// As its welcome called it.
         connection: u64,
     },
+    /// What was lost with stores, as far as this server knows; only for root and the service's owner.
+    Losses,
 }
 
 /// What can be answered.
@@ -433,6 +436,8 @@ pub enum Reply {
     },
     /// What only servers answer each other.
     Peer(Box<PeerReply>),
+    /// What was lost.
+    Losses(Losses),
 }
 
 /// An entry of a directory.
