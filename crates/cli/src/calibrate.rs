@@ -4,7 +4,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::view::table;
 use clap::Args;
-use forebay_backend::{Backend, Creation, Object};
+use forebay_backend::{Backend, Creation, Layout, Object};
 use forebay_model::{Bytes, Error, ErrorKind, Gid, Name, Result, Uid};
 use serde::Serialize;
 use std::fmt;
@@ -15,8 +15,6 @@ use std::time::Instant;
 const WRITE: usize = 1 << 20;
 /// Most writers at one target.
 const MOST: u32 = 256;
-/// Files that are made for each target before it is said that none lies there.
-const TRIES: usize = 64;
 /// Fewer writers that bring nearly as much are better.
 const NEARLY: f64 = 0.985;
 
@@ -104,17 +102,16 @@ impl Files<'_> {
     /// A new file that lies on one target alone.
     fn on(&mut self, target: u32) -> Result<Box<dyn Object>> {
         let creation = Creation { owner: me(), mode: 0o600, stripes: Some((1, WRITE as u64)) };
-        let tries = TRIES * self.backend.targets().len();
-        for _ in 0..tries {
-            let name = Name::new(self.made.len().to_string())?;
-            let path = [self.dir.clone(), name.clone()];
-            let object = self.backend.create(&path, &creation)?;
-            self.made.push(name);
-            if self.backend.layout(&path)?.targets == [target] {
-                return Ok(object);
-            }
+        let name = Name::new(self.made.len().to_string())?;
+        let path = [self.dir.clone(), name.clone()];
+        let there = Layout { targets: vec![target], stripe: WRITE as u64 };
+        let object = self.backend.create_on(&path, &creation, &there)?;
+        self.made.push(name);
+        let lies = self.backend.layout(&path)?.targets;
+        if lies == [target] {
+            return Ok(object);
         }
-        let text = format!("{} lays none of {tries} files on target {target} alone", self.backend.name());
+        let text = format!("{} lays a file for target {target} on {lies:?}", self.backend.name());
         Err(Error::new(ErrorKind::Io, text))
     }
 

@@ -344,9 +344,9 @@ impl Config {
         if !LAMBDA.contains(&self.lambda) {
             return invalid(format!("lambda is {:?}: choose 10ms to 60s", self.lambda));
         }
-        if self.servers.len() > 1 && self.backend.as_deref().is_some_and(|name| name.contains("s3:")) {
-            let text =
-                "a bucket has one server: of several, each would see only the parts it has written itself";
+        let bucket = |name: &str| name.starts_with("s3:") || name.contains(":s3:");
+        if self.servers.len() > 1 && self.backend.as_deref().is_some_and(bucket) {
+            let text = "a bucket has one server: of several, each would see only the parts it wrote itself";
             return invalid(text.to_owned());
         }
         if self.peers.len() > MOST_PEERS {
@@ -491,6 +491,10 @@ mod tests {
             (wrong.servers[0].server, wrong.servers[0].address) = (ServerId(change.0), change.1.to_owned());
             let error = wrong.check().unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
+        }
+        for (backend, fits) in [("s3:b", false), ("model:ost:s3:b", false), ("dir:/fs/s3", true)] {
+            let before = Config { backend: Some(backend.to_owned()), ..config.clone() };
+            assert_eq!(before.check().is_ok(), fits, "{backend}");
         }
         let alone = Config::for_store("/fb").members().unwrap();
         assert_eq!(alone.to_string(), "epoch 1: 0 tcp:127.0.0.1:7411");
