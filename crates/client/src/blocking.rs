@@ -11,7 +11,7 @@ use forebay_model::{
     Attr, Change, Error, ErrorKind, FileId, Gid, Identity, Layout, Name, Result, ServerId, SetTime, Striping,
     Uid, Usage,
 };
-use forebay_wire::{Entry, RenameMode, Sample, Sharing, Status, Token, Welcome, XattrMode};
+use forebay_wire::{DrainReport, Entry, RenameMode, Sample, Sharing, Status, Token, Welcome, XattrMode};
 use std::path::Path;
 use std::sync::OnceLock;
 use tokio::runtime::{Builder, Runtime};
@@ -124,6 +124,8 @@ blocking! { Client:
     policy() -> Sharing;
     set_policy(policy: &str) -> Sharing;
     sync_all() -> ();
+    drain(path: Option<&Path>, order: Option<&str>) -> DrainReport;
+    drain_state(ticket: Option<u64>) -> DrainReport;
     shutdown() -> ();
     ping() -> ();
 }

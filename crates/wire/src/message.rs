@@ -1,5 +1,6 @@
 //! Everything that can be asked, and every answer.
 
+use crate::drain::{DrainCall, DrainReport};
 use crate::peer::{PeerReply, PeerRequest};
 use crate::status::{Exchange, Sample, Sharing, Status};
 use forebay_model::{
@@ -352,6 +353,8 @@ pub enum Request {
         /// As its welcome called it.
         connection: u64,
     },
+    /// What leaves for the back end.
+    Drain(DrainCall),
 }
 
 /// What can be answered.
@@ -441,6 +444,8 @@ pub enum Reply {
     },
     /// What only servers answer each other.
     Peer(Box<PeerReply>),
+    /// How far the drain is.
+    Drain(Box<DrainReport>),
 }
 
 /// An entry of a directory.

@@ -1,5 +1,6 @@
 //! The service as a whole: status and usage.
 
+use super::drain::Draining;
 use super::started::recovered;
 use super::table;
 use crate::human;
@@ -62,6 +63,8 @@ pub(crate) struct Status {
     damage: Vec<String>,
     standing: Standing,
     jobs: Vec<Job>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drain: Option<Draining>,
 }
 
 /// What all servers of a service are doing.
@@ -152,6 +155,7 @@ impl From<&forebay_wire::Status> for Status {
             damage: status.damage.clone(),
             standing: status.standing.clone(),
             jobs: jobs.collect(),
+            drain: status.drain.clone().map(Draining::from),
         }
     }
 }
@@ -195,6 +199,9 @@ impl fmt::Display for Status {
         }
         for sentence in &self.damage {
             write!(f, "\n  DAMAGE    {sentence}")?;
+        }
+        if let Some(drain) = &self.drain {
+            write!(f, "\n{drain}")?;
         }
         self.jobs(f)
     }

@@ -13,6 +13,7 @@ mod clean;
 mod clock;
 mod crash;
 mod damage;
+mod dirty;
 mod disk;
 mod file;
 mod index;
@@ -27,6 +28,7 @@ mod table;
 mod tomb;
 
 pub use crash::{AtFlush, CrashDisk, Faults};
+pub use dirty::{Dirty, Picked};
 pub use disk::{DirDisk, Disk};
 pub use recover::{Recovery, Start};
 pub use region::Geometry;
