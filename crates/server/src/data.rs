@@ -1,9 +1,9 @@
 //! Data connections: writes and reads of one job, in order.
 //!
-//! The way of a write: header and body are read, the token is checked, the route chosen; when the first byte of the
-//! payload has come, the turn is waited for, with the payload still in the socket; then space is reserved, filled
-//! from the socket with no copy in between, one turn for every slice, and committed. Whatever goes wrong before the payload was read, it is
-//! read and thrown away, so that the connection stays in step; an error inside the payload ends the connection.
+//! The way of a write: header and body are read, the token is checked; when the first byte of the payload has come, the
+//! turn is waited for, with the payload still in the socket; then space is reserved, filled from the socket with no copy
+//! in between, one turn for every slice, and committed. Whatever goes wrong before the payload was read, it is read and
+//! thrown away, so that the connection stays in step; an error inside the payload ends the connection.
 //!
 //! The way of a read: token, turn, pieces pinned in their regions, and from there to the socket, one turn for every
 //! slice. Where a piece is behind, it is fetched first.
@@ -17,8 +17,8 @@ use crate::service::Caller;
 use crate::several::Stop;
 use crate::turns::Turn;
 use crate::union::Part;
-use forebay_model::{Access, Bytes, Error, ErrorKind, Result};
-use forebay_policy::{Cost, Route, Write, route};
+use forebay_model::{Access, Error, ErrorKind, Result};
+use forebay_policy::Cost;
 use forebay_store::{Filled, Grant, Piece, Place};
 use forebay_wire::{At, Header, MAX_PAYLOAD, PeerRequest, Reply, Request, Token};
 use std::collections::VecDeque;
@@ -113,9 +113,6 @@ impl Connection {
                 None => self.service.store.data().facts(token.file)?.size,
             };
             return Ok(Some(Reply::Written { offset }));
-        }
-        match route(self.service.mode, Write { offset, len: Bytes(u64::from(len)) }) {
-            Route::Buffer => {}
         }
         self.shed_set_id(caller, &hold).await?;
         self.flush_first(len).await?;

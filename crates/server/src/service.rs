@@ -17,8 +17,8 @@ use crate::turns::{Rules, Turns};
 use crate::union::Union;
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Stamp, Uid};
+use forebay_policy::Cost;
 use forebay_policy::share::{Policy, Tariff};
-use forebay_policy::{Cost, Mode};
 use forebay_store::{Batch, Body, Extent, Store};
 use forebay_wire::Key;
 use std::sync::Arc;
@@ -58,7 +58,6 @@ pub(crate) struct Service {
     pub(crate) history: History,
     pub(crate) connections: Semaphore,
     pub(crate) syncs: Semaphore,
-    pub(crate) mode: Mode,
     /// What proves a TCP client.
     pub(crate) key: KeyHolder,
     /// What seals tokens.
@@ -141,7 +140,6 @@ impl Service {
             history: History::open(store.meta().clone())?,
             connections: Semaphore::new(limits.connections),
             syncs: Semaphore::new(SYNCS),
-            mode: Mode::Buffer,
             owner: Uid(rustix::process::geteuid().as_raw()),
             stop: watch::Sender::new(false),
             opening,
