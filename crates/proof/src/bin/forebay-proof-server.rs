@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use forebay_backend::{Backend, Fault, Faulty};
+use forebay_backend::{Dir, Fault, Faulty};
 use forebay_proof::{Drains, Plan, Seat};
 use forebay_server::Server;
 use std::io::Read;
@@ -27,9 +27,10 @@ fn main() -> ExitCode {
         };
         seat.apply(&mut config);
     }
-    let started = match (&config.backend, plan.drain) {
-        (Some(backend), Drains::WithFaults) => forebay_backend::open(backend)
-            .and_then(|backend| Server::start_before(config.clone(), Arc::new(failing(backend)))),
+    let started = match (config.backend.as_deref().and_then(|name| name.strip_prefix("dir:")), plan.drain) {
+        (Some(dir), Drains::WithFaults) => {
+            Dir::open(dir).and_then(|dir| Server::start_before(config.clone(), Arc::new(failing(dir))))
+        }
         _ => Server::start(config),
     };
     let running = match started {
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
 }
 
 /// A back end that fails one in several of the calls that only the drain makes, before or after it has done them.
-fn failing(backend: Arc<dyn Backend>) -> Faulty<Arc<dyn Backend>> {
+fn failing(backend: Dir) -> Faulty<Dir> {
     const CALLS: [&str; 7] = ["create", "layout", "open_to_write", "set_attr", "symlink", "sync", "write"];
     let calls = AtomicU64::new(0);
     Faulty::new(backend, move |call| {
