@@ -14,10 +14,10 @@ use crate::link::gone;
 use crate::opens::Hold;
 use crate::pace::Pace;
 use crate::service::Caller;
-use crate::several::Stop;
+use crate::several::{Stop, Undone, Writer};
 use crate::turns::Turn;
 use crate::union::Part;
-use forebay_model::{Access, Error, ErrorKind, Result};
+use forebay_model::{Access, Error, ErrorKind, Layout, Result};
 use forebay_policy::Cost;
 use forebay_store::{Filled, Grant, Piece, Place};
 use forebay_wire::{At, Header, MAX_PAYLOAD, PeerRequest, Reply, Request, Token};
@@ -114,6 +114,11 @@ impl Connection {
             };
             return Ok(Some(Reply::Written { offset }));
         }
+        if at == At::End
+            && let Some(layout) = self.service.shared_layout(token.file)?
+        {
+            return self.append(caller, token, &layout, &hold, payload).await;
+        }
         self.shed_set_id(caller, &hold).await?;
         self.flush_first(len).await?;
         self.first_byte(payload).await?;
@@ -126,6 +131,38 @@ impl Connection {
             self.service.store.data().commit(token.file, place, parts, self.job.id())?
         };
         Ok(Some(Reply::Written { offset: done.offset }))
+    }
+
+    /// Appends to a file whose bytes several servers hold: where they go is known when all have come.
+    async fn append(
+        &mut self,
+        caller: &Caller,
+        token: &Token,
+        layout: &Layout,
+        hold: &Hold,
+        payload: &mut Payload,
+    ) -> Result<Option<Reply>, Failure> {
+        let service = self.service.clone();
+        let _place = service.appends.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
+        let len = payload.left;
+        self.shed_set_id(caller, hold).await?;
+        self.flush_first(len).await?;
+        self.first_byte(payload).await?;
+        let slice = len.min(service.turns.slice());
+        let turn = self.turn(service.turns.price(slice)).await?;
+        let mut pace = self.pace(turn, slice, payload);
+        let mut bytes = vec![0; len as usize];
+        self.fill(&mut bytes, payload, &mut pace).await?;
+        drop(pace);
+        let writer = Writer { file: token.file, uid: token.uid, job: self.job.id() };
+        match service.append_shared(&caller.fence, &writer, layout, &bytes).await {
+            Ok(offset) => Ok(Some(Reply::Written { offset })),
+            Err(Undone::Failed(error)) => Err(Failure::Refused(error)),
+            Err(Undone::Unknown) => {
+                let text = "another server did not answer in the middle of an append";
+                Err(Failure::Broken(Error::new(ErrorKind::Unreachable, text)))
+            }
+        }
     }
 
     /// Reads the payload into as many reservations as it takes.
@@ -269,7 +306,9 @@ impl Connection {
     /// The file behind a token, held. The server that opened it may have to be asked first.
     async fn claim(&self, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {
         let service = &self.service;
+        service.serving().await;
         service.demand_joined()?;
+        service.learn_reshape(token.file).await?;
         match service.claim(caller, token, need) {
             Ok(hold) => return Ok(hold),
             Err(Stop::Failed(error)) => return Err(error),

@@ -27,6 +27,8 @@ use tokio::sync::{Semaphore, watch};
 
 /// Flushes to a device that go on at the same time.
 const SYNCS: usize = 8;
+/// Appends to files of several servers whose bytes are in memory at the same time.
+const APPENDS: usize = 16;
 /// Where the metadata store keeps the key that seals tokens.
 const SEAL: &[u8] = b"k";
 
@@ -58,6 +60,7 @@ pub(crate) struct Service {
     pub(crate) history: History,
     pub(crate) connections: Semaphore,
     pub(crate) syncs: Semaphore,
+    pub(crate) appends: Semaphore,
     /// What proves a TCP client.
     pub(crate) key: KeyHolder,
     /// What seals tokens.
@@ -67,6 +70,8 @@ pub(crate) struct Service {
     /// How long it took to open the store.
     pub(crate) opening: Duration,
     stop: watch::Sender<bool>,
+    /// Whether clients are served.
+    open: watch::Sender<bool>,
     started: Instant,
     /// When it began to serve, by the store's clock.
     pub(crate) began: Stamp,
@@ -140,8 +145,10 @@ impl Service {
             history: History::open(store.meta().clone())?,
             connections: Semaphore::new(limits.connections),
             syncs: Semaphore::new(SYNCS),
+            appends: Semaphore::new(APPENDS),
             owner: Uid(rustix::process::geteuid().as_raw()),
             stop: watch::Sender::new(false),
+            open: watch::Sender::new(alone),
             opening,
             started: Instant::now(),
             began: store.data().now(),
@@ -172,6 +179,24 @@ impl Service {
     /// Whether a peer may act for others.
     pub(crate) fn trusts(&self, peer: &Identity) -> bool {
         peer.is_root() || peer.uid == self.owner
+    }
+
+    /// What an earlier life had left open is settled: clients are served.
+    pub(crate) fn open_doors(&self) {
+        self.open.send_replace(true);
+    }
+
+    /// Whether clients are served.
+    pub(crate) fn serves(&self) -> bool {
+        *self.open.borrow()
+    }
+
+    /// Waits until clients are served.
+    pub(crate) async fn serving(&self) {
+        if !self.serves() {
+            // An error would mean that the service is gone.
+            let _ = self.open.subscribe().wait_for(|&open| open).await;
+        }
     }
 
     /// Ends the server: everything that waits is woken and goes.
