@@ -101,7 +101,7 @@ fn conclude(report: DrainReport, json: bool) -> Outcome {
 }
 
 /// A bar for each target, on a terminal.
-struct Bars {
+pub(crate) struct Bars {
     all: MultiProgress,
     bars: Vec<ProgressBar>,
     /// What each had taken before.
@@ -109,7 +109,7 @@ struct Bars {
 }
 
 impl Bars {
-    fn new(report: &DrainReport) -> Bars {
+    pub(crate) fn new(report: &DrainReport) -> Bars {
         let target = match output::is_watched() {
             true => ProgressDrawTarget::stderr_with_hz(8),
             false => ProgressDrawTarget::hidden(),
@@ -126,7 +126,7 @@ impl Bars {
         Bars { all, bars, before }
     }
 
-    fn show(&self, report: &DrainReport) {
+    pub(crate) fn show(&self, report: &DrainReport) {
         for ((bar, before), target) in self.bars.iter().zip(&self.before).zip(&report.status.targets) {
             let out = target.written.saturating_sub(*before);
             bar.set_length(out + target.queued);
@@ -146,7 +146,7 @@ impl Bars {
         }
     }
 
-    fn clear(&self) {
+    pub(crate) fn clear(&self) {
         // Whoever does not see the bars misses nothing.
         let _ = self.all.clear();
     }

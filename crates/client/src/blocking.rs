@@ -125,6 +125,7 @@ blocking! { Client:
     set_policy(policy: &str) -> Sharing;
     sync_all() -> ();
     drain(path: Option<&Path>, order: Option<&str>) -> DrainReport;
+    drain_last() -> DrainReport;
     drain_state(ticket: Option<u64>) -> DrainReport;
     shutdown() -> ();
     ping() -> ();

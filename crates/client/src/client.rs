@@ -424,7 +424,12 @@ impl Client {
             Some(path) => Some(within("drain", path, self.walk(path, true).await)?.id),
             None => None,
         };
-        self.drained(DrainCall::Begin { file, order: order.map(str::to_owned) }).await
+        self.drained(DrainCall::Begin { file, order: order.map(str::to_owned), last: false }).await
+    }
+
+    /// Begins to drain everything, with all that the back end can hold, from a buffer that is given up afterwards.
+    pub async fn drain_last(&self) -> Result<DrainReport> {
+        self.drained(DrainCall::Begin { file: None, order: None, last: true }).await
     }
 
     /// How far the drain is, and what was begun under a number.

@@ -244,6 +244,12 @@ impl Connection {
                 done => return done,
             };
             let Some(engine) = &self.service.drain else { return Err(full) };
+            if *self.service.stopping().borrow() {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    "the buffer is full, and the server ends: come again",
+                ));
+            }
             pace.rest();
             room.get_or_insert_with(|| Room::wanted(engine)).wait(full).await?;
         }

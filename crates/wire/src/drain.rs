@@ -11,6 +11,9 @@ pub enum DrainCall {
         file: Option<forebay_model::FileId>,
         /// In which order from now on, such as `trio`; only for root and the service's owner.
         order: Option<String>,
+        /// Whether the buffer is given up afterwards: then further names of files and extended attributes go too, where
+        /// the back end takes them. Only for root and the service's owner.
+        last: bool,
     },
     /// How far it is.
     Look {
@@ -74,6 +77,8 @@ pub struct DrainStatus {
     pub failures: u64,
     /// Whether nothing is tried because the back end fails.
     pub resting: bool,
+    /// What could not be kept when the buffer was drained for the last time.
+    pub notes: Vec<String>,
 }
 
 /// One target behind.

@@ -142,6 +142,7 @@ mod tests {
             failing: Vec::new(),
             failures: 0,
             resting: false,
+            notes: Vec::new(),
         }
     }
 

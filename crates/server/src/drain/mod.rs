@@ -31,8 +31,8 @@ use board::Board;
 use forebay_model::{FileId, ServerId};
 use gauge::{Gauge, Valve};
 use places::{Places, Terms};
-use std::collections::HashSet;
-use std::sync::atomic::AtomicU64;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::Notify;
@@ -54,6 +54,10 @@ pub(crate) struct Engine {
     rooms: AtomicU64,
     written: AtomicU64,
     freed: AtomicU64,
+    /// Whether this is the last drain of this buffer.
+    last: AtomicBool,
+    /// What could not be kept.
+    losses: Mutex<BTreeSet<String>>,
     notes: Mutex<Notes>,
     walks: Mutex<Vec<(u64, scout::Walk)>>,
 }
@@ -87,6 +91,8 @@ impl Engine {
             rooms: AtomicU64::new(0),
             written: AtomicU64::new(0),
             freed: AtomicU64::new(0),
+            last: AtomicBool::new(false),
+            losses: Mutex::default(),
             notes: Mutex::new(notes),
             walks: Mutex::default(),
         }

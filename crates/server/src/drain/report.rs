@@ -23,7 +23,14 @@ pub(super) const ORDERS: [(&str, Order); 4] = [
 
 impl Engine {
     /// Begins to drain something, everything if it is not said what; returns its number.
-    pub(crate) fn begin(&self, service: &Service, file: Option<FileId>, order: Option<&str>) -> Result<u64> {
+    pub(crate) fn begin(
+        &self,
+        service: &Service,
+        file: Option<FileId>,
+        order: Option<&str>,
+        last: bool,
+    ) -> Result<u64> {
+        self.last.fetch_or(last, Ordering::Relaxed);
         let mut board = self.board();
         if let Some(name) = order {
             let known = ORDERS.iter().find(|(known, _)| *known == name);
@@ -117,6 +124,13 @@ impl Engine {
             failing,
             failures,
             resting: board.failures.rests(std::time::Instant::now()),
+            notes: self
+                .losses
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .iter()
+                .cloned()
+                .collect(),
         }
     }
 

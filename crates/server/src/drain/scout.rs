@@ -110,7 +110,8 @@ impl Engine {
     /// Somebody wants these to be behind.
     fn want(&self, service: &Service, union: &Union, id: u64, files: &[FileId]) {
         for &file in files {
-            let Ok(needed) = service.needs(union, file) else { continue };
+            let last = self.last.load(Ordering::Relaxed);
+            let Ok(needed) = service.needs(union, file, last) else { continue };
             let Some(need) = needed else { continue };
             let bytes: u64 = service.store.data().dirty(file).iter().map(|piece| piece.span.len()).sum();
             let mut board = self.board();
@@ -143,10 +144,10 @@ impl Engine {
             }
         };
         match files {
-            None => drop(self.begin(service, None, None)),
+            None => drop(self.begin(service, None, None, false)),
             Some(files) => {
                 for file in files {
-                    if matches!(service.needs(union, file), Ok(Some(_))) {
+                    if matches!(service.needs(union, file, false), Ok(Some(_))) {
                         self.board().choose(Instant::now(), file);
                     }
                 }
@@ -225,7 +226,7 @@ pub(crate) enum Need {
 
 impl Service {
     /// Whether something is not behind as it is here.
-    fn needs(&self, union: &Union, file: FileId) -> Result<Option<Need>> {
+    fn needs(&self, union: &Union, file: FileId, last: bool) -> Result<Option<Need>> {
         let inode = self.store.names().inode(file)?;
         let need = match inode.kind() {
             FileKind::Directory => Need::Directory,
@@ -234,7 +235,7 @@ impl Service {
         if file == FileId::ROOT || inode.parents.is_empty() {
             return Ok(None);
         }
-        let same = self.is_behind(union, file, &inode)?;
+        let same = self.is_behind(union, file, &inode)? && !(last && self.has_extras(file, &inode)?);
         Ok((!same).then_some(need))
     }
 }

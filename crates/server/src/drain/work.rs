@@ -258,9 +258,11 @@ impl Engine {
 
     /// Everything of a file is out: it gets its length, owner, mode and time, and is let go of.
     fn conclude(&self, service: &Service, union: &Union, file: FileId) {
-        if let Err(error) = service.conclude(union, file) {
-            return self.failed(service, file, error);
-        }
+        let extras = match service.conclude(union, file, self.last.load(Ordering::Relaxed)) {
+            Ok(extras) => extras,
+            Err(error) => return self.failed(service, file, error),
+        };
+        self.losses.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(extras.notes);
         // What need not be in memory any more goes.
         if let Err(error) = service.store.data().settle(file) {
             tracing::warn!(%file, %error, "a drained file could not be settled; the next start will do it");
@@ -269,6 +271,7 @@ impl Engine {
         let oldest = dirty.iter().map(|piece| piece.stamp).min();
         self.tell(|board| {
             board.finished(file);
+            board.touch_dirs(&extras.dirs);
             for ticket in board.tickets.values_mut() {
                 if oldest.is_none_or(|oldest| oldest > ticket.begun) {
                     ticket.gone(file);

@@ -13,15 +13,15 @@ impl Service {
             return Err(Error::new(ErrorKind::Unsupported, text).into());
         };
         let ticket = match call {
-            DrainCall::Begin { file, order } => {
+            DrainCall::Begin { file, order, last } => {
                 match file {
                     Some(file) => self.reach(caller, *file)?,
                     None => self.demand(caller, "drain everything")?,
                 }
-                if order.is_some() {
-                    self.demand(caller, "change the order of the drain")?;
+                if order.is_some() || *last {
+                    self.demand(caller, "say how the buffer drains")?;
                 }
-                Some(engine.begin(self, *file, order.as_deref())?)
+                Some(engine.begin(self, *file, order.as_deref(), *last)?)
             }
             DrainCall::Look { ticket } => *ticket,
         };

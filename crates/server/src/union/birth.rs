@@ -106,6 +106,29 @@ impl Service {
             union.claim(dir)?;
             born.dirs.push(dir);
         }
+        match self.create_behind(union, file, inode, wish, path) {
+            // A directory that nobody may write to is one that its owner may, until everything is in it.
+            Err(error) if error.kind() == ErrorKind::AccessDenied && dir != FileId::ROOT => {
+                let above = self.store.names().inode(dir)?;
+                let (owner, mode) = ((above.uid, above.gid), above.mode | 0o700);
+                union.ask(|backend| backend.set_attr(&path[..path.len() - 1], owner, mode, above.mtime))?;
+                self.create_behind(union, file, inode, wish, path)?;
+            }
+            made => made?,
+        }
+        let found = union.ask(|backend| backend.find(path))?.ok_or_else(|| gone_behind(file))?;
+        self.note_behind(union, file, (dir, name), &found)?;
+        Ok(born)
+    }
+
+    fn create_behind(
+        &self,
+        union: &Union,
+        file: FileId,
+        inode: &Inode,
+        wish: Wish<'_>,
+        path: &[Name],
+    ) -> Result<()> {
         let size = self.store.data().facts(file).map_or(0, |facts| facts.size);
         let owner = (inode.uid, inode.gid);
         union.ask(|backend| match &inode.body {
@@ -115,13 +138,10 @@ impl Service {
                     Creation { owner, mode: inode.mode & 0o777 | 0o600, stripes: wish(path, size) };
                 backend.create(path, &creation).map(drop)
             }
-            Body::Directory { .. } => backend.make_dir(path, owner, inode.mode),
+            Body::Directory { .. } => backend.make_dir(path, owner, inode.mode | 0o700),
             Body::Symlink { target } => backend.symlink(path, target),
             Body::Special { .. } => Err(left_out(path)),
-        })?;
-        let found = union.ask(|backend| backend.find(path))?.ok_or_else(|| gone_behind(file))?;
-        self.note_behind(union, file, (dir, name), &found)?;
-        Ok(born)
+        })
     }
 
     fn note_behind(
@@ -137,7 +157,12 @@ impl Service {
     }
 
     /// The path of a directory behind; it and those above it are made if they are not there.
-    fn dirs_behind(&self, union: &Union, dir: FileId, claimed: &mut Vec<FileId>) -> Result<Vec<Name>> {
+    pub(super) fn dirs_behind(
+        &self,
+        union: &Union,
+        dir: FileId,
+        claimed: &mut Vec<FileId>,
+    ) -> Result<Vec<Name>> {
         if let Some(path) = union.path(dir)? {
             return Ok(path);
         }
@@ -162,6 +187,36 @@ impl Service {
         };
         self.note_behind(union, dir, (above, name), &found)?;
         Ok(path)
+    }
+
+    /// What an earlier life of the server was about to make behind, and may have made: it goes, and is made again.
+    pub(super) fn unmake(&self, union: &Union) -> Result<()> {
+        for file in union.all_claims() {
+            if union.record(file)?.is_some() {
+                continue;
+            }
+            if let Ok(inode) = self.store.names().inode(file)
+                && let Ok((dir, name)) = self.name_of(union, file, &inode)
+                && let Some(mut path) = union.path(dir)?
+            {
+                path.push(name);
+                let found = union.ask(|backend| backend.find(&path))?;
+                let is_ours = |found: &Found| found.kind == inode.kind() && found.version.size == 0;
+                match found.map(|found| (is_ours(&found), found.kind)) {
+                    Some((true, FileKind::File)) => drop(union.ask(|backend| backend.unlink(&path))?),
+                    Some((_, FileKind::Symlink)) if inode.kind() == FileKind::Symlink => {
+                        union.ask(|backend| backend.unlink(&path))?;
+                    }
+                    // A directory that is there as well is the same one, whoever made it.
+                    _ => {}
+                }
+            }
+            let mut batch = Batch::default();
+            Union::end_claim(file, &mut batch);
+            union.kv.commit(batch)?;
+            union.unclaim(file);
+        }
+        Ok(())
     }
 
     /// A name of something, and the directory that holds it.

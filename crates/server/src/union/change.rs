@@ -89,10 +89,10 @@ impl Service {
     pub(crate) fn cut_both(&self, file: FileId, size: u64) -> Result<()> {
         let data = self.store.data();
         let Some(union) = &self.union else { return data.truncate(file, size, Batch::default()) };
+        let _length = union.length(file);
         if union.record(file)?.is_none() {
             return data.truncate(file, size, Batch::default());
         }
-        let _length = union.length(file);
         let _still = union.still();
         let claimed = union.claimed(file).is_some();
         let record = union.record(file)?.filter(|record| claimed || record.version.size > size);
@@ -120,7 +120,8 @@ impl Service {
     pub(crate) fn resume_behind(&self) -> Result<()> {
         let Some(union) = &self.union else { return Ok(()) };
         union.load_claims()?;
-        union.resume(|then, end| self.finish(union, then, end))
+        union.resume(|then, end| self.finish(union, then, end))?;
+        self.unmake(union)
     }
 
     fn carry_out(&self, union: &Union, plan: Plan, mut batch: Batch) -> Result<()> {

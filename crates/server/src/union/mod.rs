@@ -15,6 +15,7 @@
 mod birth;
 mod change;
 mod claim;
+mod extras;
 mod intent;
 mod meet;
 mod pen;
@@ -22,6 +23,7 @@ mod read;
 mod record;
 
 pub(crate) use change::Spot;
+pub(crate) use extras::Extras;
 pub(crate) use pen::Pen;
 pub(crate) use read::Part;
 

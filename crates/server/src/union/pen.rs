@@ -2,7 +2,7 @@
 
 use super::change::changed_behind;
 use super::record::{self, Record};
-use super::{Home, Union, gone_behind};
+use super::{Extras, Home, Union, gone_behind};
 use crate::service::Service;
 use forebay_backend::{Found, Object};
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result, Span, Time};
@@ -52,10 +52,12 @@ impl Service {
     }
 
     /// The end of a claim: what is behind gets its length, zeros, owner, mode and time, and is seen anew.
-    pub(crate) fn conclude(&self, union: &Union, file: FileId) -> Result<()> {
+    /// For the last time, it also gets what only some back ends hold.
+    pub(crate) fn conclude(&self, union: &Union, file: FileId, last: bool) -> Result<Extras> {
         let _length = union.length(file);
+        let mut extras = Extras::default();
         if union.claimed(file).is_none() {
-            return Ok(());
+            return Ok(extras);
         }
         let held = self.store.names().hold(file, |inode| {
             let _still = union.still();
@@ -75,6 +77,9 @@ impl Service {
             if named && inode.kind() == FileKind::File {
                 self.level(union, file, &path, &found)?;
             }
+            if named && last {
+                self.add_extras(union, file, inode, &path, &mut extras)?;
+            }
             if named {
                 self.dress(union, file, inode, &path)?;
             }
@@ -82,7 +87,7 @@ impl Service {
         });
         held.map_err(Error::from)?;
         union.unclaim(file);
-        Ok(())
+        Ok(extras)
     }
 
     /// Gives a file behind the length that it has here, and zeros where it has zeros here.

@@ -1,13 +1,12 @@
 //! Draining: what is written here reaches the back end, and nothing else does.
 
+use crate::counting::Counting;
 use crate::raw::{ALICE, Raw, World, name, pattern, refused};
-use forebay_backend::{Backend, Creation, Fault, Faulty, Found, Layout, Memory, Object, Path, Version};
-use forebay_model::{
-    Access, Bytes, Change, ErrorKind, FileId, FileKind, Gid, Name, Result, SetTime, Time, Uid,
-};
+use forebay_backend::{Backend, Fault, Faulty, Memory};
+use forebay_model::{Access, Bytes, Change, ErrorKind, FileId, FileKind, Gid, Name, SetTime, Time, Uid};
 use forebay_server::{Draining, Verify};
 use forebay_wire::{At, DrainCall, DrainReport, RenameMode, Reply, Request, Token};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -27,8 +26,8 @@ fn report(raw: &mut Raw, call: DrainCall) -> DrainReport {
 }
 
 /// Drains something, everything if it is not said what, and waits for the end.
-fn drain(raw: &mut Raw, file: Option<FileId>) -> DrainReport {
-    let begun = report(raw, DrainCall::Begin { file, order: None }).ticket.expect("a ticket");
+pub(crate) fn drain(raw: &mut Raw, file: Option<FileId>) -> DrainReport {
+    let begun = report(raw, DrainCall::Begin { file, order: None, last: false }).ticket.expect("a ticket");
     let begin = Instant::now();
     loop {
         let now = report(raw, DrainCall::Look { ticket: Some(begun.id) });
@@ -40,7 +39,7 @@ fn drain(raw: &mut Raw, file: Option<FileId>) -> DrainReport {
     }
 }
 
-fn clean(report: &DrainReport) {
+pub(crate) fn clean(report: &DrainReport) {
     let ticket = report.ticket.expect("a ticket");
     assert_eq!((ticket.failed, ticket.skipped, ticket.left), (0, 0, 0), "{report:?}");
     assert_eq!(report.status.failing, [], "{report:?}");
@@ -56,112 +55,6 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 fn before(backend: Arc<dyn Backend>, draining: Draining) -> World {
     World::before_with(backend, |config| config.drain = draining)
-}
-
-/// Counts bytes that are written, and can be told to fail or to be slow.
-struct Counting {
-    inner: Memory,
-    bytes: Arc<AtomicU64>,
-    slow: Option<Duration>,
-}
-
-impl Counting {
-    fn new(inner: &Memory) -> Counting {
-        Counting { inner: inner.clone(), bytes: Arc::default(), slow: None }
-    }
-}
-
-struct CountingObject {
-    inner: Box<dyn Object>,
-    bytes: Arc<AtomicU64>,
-    slow: Option<Duration>,
-}
-
-impl Object for CountingObject {
-    fn version(&self) -> Result<Version> {
-        self.inner.version()
-    }
-
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.inner.read_at(offset, into)
-    }
-
-    fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
-        let len: usize = parts.iter().map(|part| part.len()).sum();
-        self.bytes.fetch_add(len as u64, Ordering::Relaxed);
-        if let Some(slow) = self.slow {
-            std::thread::sleep(slow);
-        }
-        self.inner.write_at(offset, parts)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.inner.sync()
-    }
-}
-
-impl Backend for Counting {
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-
-    fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
-        self.inner.find(path)
-    }
-
-    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
-        self.inner.list(dir, show)
-    }
-
-    fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
-        self.inner.open(file)
-    }
-
-    fn targets(&self) -> Vec<String> {
-        self.inner.targets()
-    }
-
-    fn layout(&self, file: Path<'_>) -> Result<Layout> {
-        self.inner.layout(file)
-    }
-
-    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
-        let (inner, bytes, slow) = (self.inner.create(file, creation)?, self.bytes.clone(), self.slow);
-        Ok(Box::new(CountingObject { inner, bytes, slow }))
-    }
-
-    fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
-        let (inner, bytes, slow) = (self.inner.open_to_write(file)?, self.bytes.clone(), self.slow);
-        Ok(Box::new(CountingObject { inner, bytes, slow }))
-    }
-
-    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
-        self.inner.symlink(path, target)
-    }
-
-    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
-        self.inner.set_attr(path, owner, mode, mtime)
-    }
-
-    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
-        self.inner.make_dir(dir, owner, mode)
-    }
-
-    fn unlink(&self, path: Path<'_>) -> Result<bool> {
-        self.inner.unlink(path)
-    }
-
-    fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
-        self.inner.remove_dir(dir)
-    }
-
-    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
-        self.inner.rename(from, to)
-    }
-
-    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
-        self.inner.truncate(file, size)
-    }
 }
 
 fn create(raw: &mut Raw, dir: FileId, text: &str) -> Token {
@@ -333,7 +226,8 @@ fn what_changes_while_it_leaves_is_found_behind_as_it_is_here() {
             token
         })
         .collect();
-    let ticket = report(&mut control, DrainCall::Begin { file: None, order: None }).ticket.unwrap();
+    let ticket =
+        report(&mut control, DrainCall::Begin { file: None, order: None, last: false }).ticket.unwrap();
     until("it has begun", || memory.find(&path("d")).unwrap().is_some());
     data.write(tokens[0], At::Offset(100), &pattern(2, 1 << 19)).unwrap();
     control.call(Request::Truncate { token: tokens[1], size: 77 }).unwrap();
@@ -478,7 +372,7 @@ fn who_may_ask_for_what() {
     let world = before(Arc::new(Memory::default()), Draining::default());
     let mut alice = world.control().acting(ALICE);
     let begin = |file, order: Option<&str>| {
-        Request::Drain(DrainCall::Begin { file, order: order.map(str::to_owned) })
+        Request::Drain(DrainCall::Begin { file, order: order.map(str::to_owned), last: false })
     };
     refused(alice.call(begin(None, None)), ErrorKind::NotPermitted);
     let mut control = world.control();

@@ -392,8 +392,13 @@ impl Data {
             }
         }
         drop(state);
-        self.files.evict(id);
+        self.evict(id);
         Ok(())
+    }
+
+    /// Lets go of a file of which nothing is in a region, not even dead.
+    fn evict(&self, id: FileId) {
+        self.files.evict(id, |file| !self.holders(file).is_empty());
     }
 
     /// Makes everything acknowledged for a file durable: payload, then journal, and its metadata.

@@ -92,7 +92,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Punch { token, offset: 1, len: 2 },
         Request::Extend { token, size: 4096 },
         Request::Abandon { connection: u64::MAX },
-        Request::Drain(DrainCall::Begin { file: Some(FileId(7)), order: Some("trio".into()) }),
+        Request::Drain(DrainCall::Begin { file: Some(FileId(7)), order: Some("trio".into()), last: true }),
         Request::Drain(DrainCall::Look { ticket: Some(9) }),
         Request::MakeSpecial { dir: FileId::ROOT, name: name("d"), mode: 0o600, special: Special::Block(7) },
         Request::Sync { token },
@@ -258,6 +258,7 @@ fn drain() -> DrainStatus {
         failing: vec![Failing { path, user: Uid(1000), why, tries: 6 }],
         failures: 7,
         resting: true,
+        notes: vec!["no links".into()],
     }
 }
 
