@@ -161,7 +161,7 @@ impl File {
 
     /// See [`File::append`](crate::File::append).
     pub fn append(&self, data: &[u8]) -> Result<u64> {
-        transfer(self.inner.is_whole(), self.inner.append(data))
+        transfer(true, self.inner.append(data))
     }
 
     /// See [`File::close`](crate::File::close).

@@ -80,7 +80,8 @@ fn sensible(welcome: Welcome) -> Result<Welcome> {
         return Err(Error::new(ErrorKind::Protocol, text));
     }
     let list = &welcome.members;
-    let fault = match Members::new(list.epoch(), list.all().to_vec()) {
+    let sorted = Members::new(list.epoch(), list.all().to_vec());
+    let fault = match sorted.map(|sorted| sorted.with_names(list.homes())) {
         Err(fault) => Some(fault),
         Ok(sorted) if sorted != *list => Some("it is not in order".to_owned()),
         Ok(_) if !list.contains(welcome.server) => Some(format!("server {} is missing", welcome.server)),

@@ -1,9 +1,9 @@
 //! Servers that are away, and stores and writers that are gone: what is lost says so, and everything else goes on.
 
-use forebay_client::blocking::Client;
+use forebay_client::blocking::{Client, File};
 use forebay_client::{ClientConfig, Listing, OpenOptions};
-use forebay_model::{Bytes, ErrorKind, ServerId, Striping};
-use forebay_proof::{By, Fleet, Plan, pattern};
+use forebay_model::{Bytes, Error, ErrorKind, ServerId, Striping};
+use forebay_proof::{By, Dice, Fleet, Plan, Seeded, pattern, rounds};
 use forebay_server::Medium;
 use forebay_store::Store;
 use forebay_wire::Standing;
@@ -181,6 +181,71 @@ fn a_change_of_the_length_that_fails_has_not_happened_anywhere() {
     file.append(&whole).unwrap();
     assert!(content(&patient, &path) == whole);
     drop((file, open, client, patient));
+    fleet.check();
+}
+
+/// Something that changes all of a striped file, and what the file may be when it was broken off.
+fn change(dice: &mut Dice, file: &File, before: &[u8]) -> (Result<(), Error>, Vec<Vec<u8>>) {
+    let offset = dice.below(before.len() as u64 + STRIPE);
+    let mut after = before.to_vec();
+    match dice.below(3) {
+        0 => {
+            after.resize(offset as usize, 0);
+            (file.truncate(offset), vec![after])
+        }
+        1 => {
+            let end = after.len();
+            after[end.min(offset as usize)..].fill(0);
+            (file.punch(offset, 9 * STRIPE), vec![after])
+        }
+        _ => {
+            let more = pattern(dice.next(), dice.below(3 * STRIPE) as usize + 1);
+            after.extend(&more);
+            // From its beginning to the end of a stripe.
+            let stripes = (before.len()..after.len()).filter(|end| end.is_multiple_of(STRIPE as usize));
+            let partly = stripes.map(|end| after[..end].to_vec()).collect::<Vec<_>>();
+            (file.append(&more).map(drop), [vec![after], partly].concat())
+        }
+    }
+}
+
+#[test]
+fn random_changes_of_a_striped_file_through_kills_are_made_or_not() {
+    let seeded = Seeded::new();
+    let mut dice = seeded.dice(5600);
+    let mut fleet = Fleet::new(PROGRAM, 3, plan());
+    let reader = fleet.client(0, By::Unix);
+    populate(&reader);
+    let mut told = 0;
+    for round in rounds(12) {
+        let path = format!("/striped/f{}", round % 12);
+        let read = || {
+            let file = reader.open(&path, OpenOptions::READ).unwrap();
+            let mut bytes = vec![0; file.stat().unwrap().size as usize];
+            assert_eq!(file.pread(0, &mut bytes).unwrap(), bytes.len(), "{path}");
+            bytes
+        };
+        let before = read();
+        // One who gives up, and is not there to try again.
+        let client = impatient(&fleet, round % 3, By::turn(round));
+        let file = client.open(&path, OpenOptions::WRITE).unwrap();
+        let patience = Duration::from_micros(dice.below(4000));
+        let mut author = seeded.dice(5700 + round);
+        let (done, after) =
+            fleet.any(&mut dice).killed_within(patience, || change(&mut author, &file, &before));
+        drop((file, client));
+        let seen = read();
+        match done {
+            Ok(()) => {
+                told += 1;
+                assert!(seen == after[0], "{path}: it was said to be done");
+            }
+            Err(error) => assert!(seen == before || after.contains(&seen), "{path}: in between, {error}"),
+        }
+        assert!(read() == seen, "{path}: it changes no more");
+    }
+    assert!(told > 0, "nothing was ever done");
+    drop(reader);
     fleet.check();
 }
 

@@ -1,6 +1,7 @@
 //! The stores of a service that is not running: checked and repaired together.
 
 use crate::files;
+use crate::homes::homes;
 use crate::inspect::inspect;
 use crate::meta::{FjallKv, Kv};
 use crate::names::{Body, Extent, Names, check, check_all, repair};
@@ -54,7 +55,12 @@ fn service(stores: &[AtRest]) -> Result<Members> {
         address: store.dir.display().to_string(),
         socket: None,
     };
-    Members::new(1, stores.iter().map(member).collect()).map_err(|why| Error::new(ErrorKind::Invalid, why))
+    let members = Members::new(1, stores.iter().map(member).collect())
+        .map_err(|why| Error::new(ErrorKind::Invalid, why))?;
+    match stores.first() {
+        Some(store) => Ok(members.with_names(homes(&*store.kv)?)),
+        None => Ok(members),
+    }
 }
 
 /// Says what is wrong with the stores of a service, one sentence each: loops, orphans, wrong link counts, names that

@@ -14,6 +14,7 @@ mod at_rest;
 mod data;
 mod files;
 mod fuzz;
+mod homes;
 mod inspect;
 mod meta;
 mod names;
@@ -29,6 +30,7 @@ pub use data::{
 pub use files::Medium;
 pub use forebay_model::{RenameMode, XattrMode};
 pub use fuzz::fuzz;
+pub use homes::{homes, names_with_the_first};
 pub use inspect::{Inspection, RegionView, capacity_of, inspect};
 pub use meta::{Batch, Fault, FjallKv, Kv, MemoryKv, Visit};
 pub use names::{

@@ -9,7 +9,10 @@ use forebay_wire::{DrainCall, Reply, Request};
 impl Service {
     pub(super) fn drain(&self, caller: &Caller, call: &DrainCall) -> Handled {
         let Some(engine) = &self.drain else {
-            let text = "this server has nothing behind it: start it with --backend";
+            let text = match self.union {
+                Some(_) => "a service of several servers does not drain yet: use \"forebay get\"",
+                None => "this server has nothing behind it: start it with --backend",
+            };
             return Err(Error::new(ErrorKind::Unsupported, text).into());
         };
         let ticket = match call {

@@ -184,7 +184,7 @@ impl Service {
                 facts
             }
             Body::File { .. } => self.store.data().facts(file)?,
-            Body::Directory { .. } if self.is_alone() => self.store.names().share(file)?.into(),
+            Body::Directory { .. } if self.has_all_names() => self.store.names().share(file)?.into(),
             Body::Directory { .. } => match caller.helps.shares.get(&file) {
                 Some(&share) => share.into(),
                 None => return Err(Stop::Shares(file)),

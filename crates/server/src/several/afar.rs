@@ -250,7 +250,10 @@ impl Service {
     /// Has a file forgotten by all others, and then forgets it.
     pub(super) async fn bury(self: &Arc<Service>, file: FileId) -> Result<()> {
         self.tell_holders(file, &PeerRequest::Forget { file }).await?;
-        let batch = self.store.names().bury(file)?;
+        let mut batch = self.store.names().bury(file)?;
+        if let Some(union) = &self.union {
+            union.bury(file, &mut batch)?;
+        }
         self.store.reshapes().delete(self.store.data(), file, batch)?;
         self.opens.buried(file);
         Ok(())

@@ -104,6 +104,10 @@ impl Service {
                 Ok(PeerReply::Done)
             }
             // These wait for a device.
+            PeerRequest::Behind { file } => {
+                let place = tokio::task::block_in_place(|| self.place_behind(*file))?;
+                Ok(PeerReply::Behind { place })
+            }
             PeerRequest::Reshape { .. }
             | PeerRequest::Reshaped { .. }
             | PeerRequest::Fate { .. }

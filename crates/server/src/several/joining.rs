@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where the metadata store keeps it.
-const KEY: &[u8] = b"m";
+pub(super) const KEY: &[u8] = b"m";
 
 /// What is kept.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -10,8 +10,10 @@
 //! **Locks**: those of the namespace, then `tree`; while a directory moves nobody uses a path, because every path
 //! through it changes. No lock of the namespace is taken under `tree`.
 //!
-//! **Deliberately absent**: writing bytes behind; hard links behind (each name there is a file here); a cache of bytes.
+//! **Deliberately absent**: when bytes are written behind, and which (`drain`); hard links behind while the buffer is in use (each
+//! name there is a file here); a cache of bytes.
 
+mod afar;
 mod birth;
 mod change;
 mod claim;
@@ -27,6 +29,7 @@ pub(crate) use extras::Extras;
 pub(crate) use pen::Pen;
 pub(crate) use read::Part;
 
+use change::changed_behind;
 use claim::Claims;
 use forebay_backend::{Backend, Found};
 use forebay_model::{Error, ErrorKind, FileId, Name, Result};

@@ -396,6 +396,16 @@ fn a_store_does_not_change_its_service() {
     alone.servers.clear();
     let error = Server::start(alone).err().expect("refused");
     assert!(error.to_string().contains("belongs to a service of servers 0, 1"), "{error}");
+    let behind = tempfile::tempdir().unwrap();
+    for index in 0..2 {
+        if index == 0 {
+            fleet.stop(0);
+        }
+        let mut before = fleet.configs[index].clone();
+        before.backend = Some(format!("dir:{}", behind.path().display()));
+        let error = Server::start(before).err().expect("refused");
+        assert!(error.to_string().contains("spreads them over its servers"), "{error}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use forebay_model::{
 use forebay_wire::{
     Answer, At, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry, Exchange, Failing,
     FrameKind, Greeting, Held, Hello, IfExists, JobState, JobStatus, Known, Meeting, Met, PeerReply,
-    PeerRequest, PeerStatus, Proof, RecoverySummary, RegionCounts, RenameMode, Reply, Request, Sample,
+    PeerRequest, PeerStatus, Place, Proof, RecoverySummary, RegionCounts, RenameMode, Reply, Request, Sample,
     Sharing, Standing, Status, TargetStatus, Token, VERSION, Vouched, Welcome, XattrMode, frame,
 };
 
@@ -165,6 +165,7 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
         PeerRequest::Reshaped { file, serial: Stamp(5), done: true },
         PeerRequest::Fate { file, serial: Stamp(6) },
         PeerRequest::Put { file, uid: Uid(7), job: JobId(8), offset: 9, lost_below: 10, bytes: vec![11, 12] },
+        PeerRequest::Behind { file },
     ]
 }
 
@@ -185,6 +186,7 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
         PeerReply::Facts(held),
         PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
         PeerReply::Fate { done: Some(false) },
+        PeerReply::Behind { place: Some(Place { path: vec![name("a")], serial: 5 }) },
     ]
 }
 
