@@ -155,10 +155,10 @@ impl Engine {
                 self.tell(|board| board.wrote(now, queue, target, bytes));
             }
             Ok(None) => {
-                hand.drop(file);
+                let writes = [hand.drop(file), vec![id]].concat();
                 self.tell(|board| {
                     board.wrote(now, queue, target, 0);
-                    board.settled(file, queue, &[id]);
+                    board.settled(file, queue, &writes);
                     board.gone(file);
                 });
             }
