@@ -13,14 +13,18 @@
 mod acl;
 mod dir;
 mod faulty;
+mod lustre;
 mod memory;
 mod model;
+mod s3;
 mod stripes;
 
 pub use dir::Dir;
 pub use faulty::{Fault, Faulty};
+pub use lustre::described as lustre;
 pub use memory::Memory;
 pub use model::{Model, device};
+pub use s3::{Access, S3};
 pub use stripes::Stripes;
 
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Time, Uid};
@@ -52,6 +56,13 @@ pub trait Backend: Send + Sync {
 
     /// Makes a file that is not there yet, to be written.
     fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>>;
+
+    /// The same with a layout that was chosen for it, where the back end lets itself be told; [`Backend::layout`] says
+    /// which it has.
+    fn create_on(&self, file: Path<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
+        let _ = layout;
+        self.create(file, creation)
+    }
 
     /// A file, to be written.
     fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>>;
@@ -163,13 +174,14 @@ pub fn open(name: &str) -> Result<Arc<dyn Backend>> {
     match name.split_once(':') {
         Some(("dir", path)) if !path.is_empty() => Ok(Arc::new(Dir::open(path)?)),
         Some(("stripes", paths)) if !paths.is_empty() => Ok(Arc::new(Stripes::open(paths.split(','))?)),
+        Some(("s3", bucket)) if !bucket.is_empty() => Ok(Arc::new(S3::open(bucket, &Access::from_env())?)),
         Some(("model", rest)) if rest.contains(':') => {
             let (model, inner) = rest.split_once(':').expect("it was just seen");
             Ok(Arc::new(Model::open(model, open(inner)?)?))
         }
         _ => {
             let text = format!(
-                "\"{name}\" is no back end: write dir:PATH, stripes:PATH,PATH,… or model:DEVICE:BACKEND"
+                "\"{name}\" is no back end: write dir:PATH, stripes:PATH,PATH,…, s3:BUCKET or model:DEVICE:BACKEND"
             );
             Err(Error::new(ErrorKind::Invalid, text))
         }

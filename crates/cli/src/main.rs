@@ -13,7 +13,10 @@
 //! layout, servers         how files lie on servers; a server that comes with a new store
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
 //! bench                   how fast it is and how fairly it is shared, measured
-//! plan, route             how large the buffer must be; what would go past it
+//! calibrate               how many writers the targets behind like
+//! plan, route, place      how large the buffer must be; what would go past it; over which targets files lie
+//! sim, reproduce          a machine in virtual time; the papers' figures made with it
+//! draw                    pictures
 //! demo                    everything at once, with a crash in the middle
 //! settings, places, connect   forebay.toml, default paths, the way to the service
 //! view, output            what is shown, and the only place that prints
@@ -29,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod calibrate;
 mod check;
 mod completions;
 mod connect;
@@ -36,6 +40,7 @@ mod control;
 mod demo;
 mod detach;
 mod drain;
+mod draw;
 mod edit;
 mod exec;
 mod failure;
@@ -48,16 +53,19 @@ mod library;
 mod mount;
 mod names;
 mod output;
+mod place;
 mod places;
 mod plan;
 mod policy;
 mod remote;
+mod reproduce;
 mod route;
 mod run;
 mod servers;
 mod settings;
 mod shares;
 mod signals;
+mod sim;
 mod store;
 mod transfer;
 mod up;
@@ -141,6 +149,14 @@ enum Command {
     Store(store::Store),
     /// Say how large the buffer must be, and when it should empty
     Plan(Box<plan::PlanArgs>),
+    /// Say over which targets a job's files would lie
+    Place(place::Place),
+    /// Play a scenario in virtual time: jobs, servers, drains, targets, failures
+    Sim(sim::Sim),
+    /// Make the papers' figures anew, beside the papers' numbers
+    Reproduce(reproduce::Reproduce),
+    /// Measure how many writers the storage targets of a back end like best
+    Calibrate(calibrate::Calibrate),
     /// Say which writes of a trace would be buffered, and which would go straight to the storage behind
     Route(route::Route),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
@@ -193,6 +209,10 @@ fn run(command: Command) -> Outcome {
         Command::Check(check) => check.run(),
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
+        Command::Place(place) => place.run(),
+        Command::Sim(sim) => sim.run(),
+        Command::Reproduce(reproduce) => reproduce.run(),
+        Command::Calibrate(calibrate) => calibrate.run(),
         Command::Route(route) => route.run(),
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),

@@ -36,7 +36,7 @@ pub(crate) struct Up {
     /// Keep data on the disk of the store's directory
     #[arg(long)]
     pub(crate) disk: bool,
-    /// What stands behind the buffer, as dir:PATH, stripes:PATH,PATH,… or model:DEVICE:BACKEND: its files appear here, and are changed there too
+    /// What stands behind the buffer, as dir:PATH, stripes:PATH,PATH,…, s3:BUCKET or model:DEVICE:BACKEND: its files appear here, and are changed there too
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<String>,
     /// The Unix socket to listen on
@@ -180,7 +180,8 @@ impl Up {
         let _ = slot.set(running.iter().map(Running::stopper).collect());
         let status = Client::connect(ClientConfig::new(Address::Unix(config.socket_path())))
             .and_then(|client| client.status())?;
-        let started = Started::new(running[0].addresses(), &status, running.len());
+        let refused = running.iter().filter_map(Running::refusal).collect();
+        let started = Started::new(running[0].addresses(), &status, running.len(), refused);
         match self.background {
             true => output::message(&started)?,
             false => output::show(&started, self.json)?,

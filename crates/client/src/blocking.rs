@@ -11,7 +11,7 @@ use forebay_model::{
     Attr, Change, Error, ErrorKind, FileId, Gid, Identity, Layout, Name, Result, ServerId, SetTime, Striping,
     Uid, Usage,
 };
-use forebay_wire::{DrainReport, Entry, RenameMode, Sample, Sharing, Status, Token, Welcome, XattrMode};
+use forebay_wire::{DrainReport, Entry, Losses, RenameMode, Sample, Sharing, Status, Token, Welcome, XattrMode};
 use std::path::Path;
 use std::sync::OnceLock;
 use tokio::runtime::{Builder, Runtime};
@@ -118,6 +118,7 @@ blocking! { Client:
     layout(path: impl AsRef<Path>) -> (Option<Striping>, Option<Layout>);
     set_layout(path: impl AsRef<Path>, striping: Option<Striping>) -> ();
     replace_server(server: ServerId) -> ();
+    losses(server: ServerId) -> Losses;
     statfs() -> Usage;
     status() -> Status;
     history() -> Vec<Sample>;

@@ -13,7 +13,8 @@ use forebay_model::{
     SetTime, Striping, Uid, Usage,
 };
 use forebay_wire::{
-    DrainCall, DrainReport, IfExists, RenameMode, Reply, Request, Sample, Sharing, Status, Welcome, XattrMode,
+    DrainCall, DrainReport, IfExists, Losses, RenameMode, Reply, Request, Sample, Sharing, Status, Welcome,
+    XattrMode,
 };
 use std::fmt::Display;
 use std::path::Path;
@@ -364,6 +365,15 @@ impl Client {
             (session.server().unwrap_or_default(), status)
         };
         answers.into_iter().map(read).collect()
+    }
+
+    /// What a server knows to be lost with stores; only root and the service's owner may ask.
+    pub async fn losses(&self, server: ServerId) -> Result<Losses> {
+        let request = Request::Losses;
+        match self.by_id.service.session(server)?.call(&self.by_id.who, &request).await? {
+            Reply::Losses(losses) => Ok(losses),
+            other => Err(unexpected(&request, &other)),
+        }
     }
 
     /// How the service is shared.

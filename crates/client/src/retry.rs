@@ -37,6 +37,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::GetLayout { .. }
         | Request::SetLayout { .. }
         | Request::ReplaceServer { .. }
+        | Request::Losses
         | Request::Drain(_)
         | Request::Abandon { .. }
         | Request::Read { .. } => true,

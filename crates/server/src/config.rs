@@ -36,7 +36,8 @@ pub struct Config {
     pub region: Option<Bytes>,
     /// What the regions live on.
     pub medium: Medium,
-    /// What stands behind the buffer, as `dir:PATH`, `stripes:PATH,PATH,…` or `model:DEVICE:BACKEND`; nothing if not given.
+    /// What stands behind the buffer, as `dir:PATH`, `stripes:PATH,PATH,…`, `s3:BUCKET` or `model:DEVICE:BACKEND`;
+    /// nothing if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
     /// Permission bits of the root directory of a new store: everybody may make files, and only the owner of one
@@ -347,6 +348,11 @@ impl Config {
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, text));
         if !LAMBDA.contains(&self.lambda) {
             return invalid(format!("lambda is {:?}: choose 10ms to 60s", self.lambda));
+        }
+        if self.servers.len() > 1 && self.backend.as_deref().is_some_and(|name| name.contains("s3:")) {
+            let text =
+                "a bucket has one server: of several, each would see only the parts it has written itself";
+            return invalid(text.to_owned());
         }
         if self.peers.len() > MOST_PEERS {
             return invalid(format!("{} peers: a service has at most {MOST_PEERS}", self.peers.len()));

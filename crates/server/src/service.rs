@@ -288,7 +288,7 @@ impl Afterwards for Undertaker {
         if let Err(error) = self.store.data().settle(file) {
             tracing::error!(%file, %error, "a closed file could not be settled; the next start will do it");
         }
-        if self.concerns_others(file, |extent| extent.unsettled) {
+        if self.concerns_others(file, |extent| is_afar(extent) && extent.is_open()) {
             self.afar.settle_later(file);
         }
     }

@@ -13,6 +13,7 @@ mod drain;
 mod frame;
 mod fuzz;
 mod hello;
+mod lost;
 mod message;
 mod peer;
 mod seal;
@@ -22,7 +23,8 @@ pub use drain::{DrainCall, DrainReport, DrainStatus, DrainTicket, Failing, Targe
 pub use forebay_model::{RenameMode, XattrMode};
 pub use frame::{FrameKind, HEADER, Header, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD, body, frame};
 pub use fuzz::fuzz;
-pub use hello::{Channel, Greeting, Hello, Proof, VERSION, Welcome};
+pub use hello::{Channel, Greeting, Hello, Proof, Roster, VERSION, Welcome};
+pub use lost::{Loss, Losses, Lost, Remain, Remains};
 pub use message::{Answer, At, Call, Entry, IfExists, Known, Reply, Request, Token};
 pub use peer::{Held, MAX_PUT, Meeting, Met, PeerReply, PeerRequest, Place, Vouched};
 pub use seal::{Key, client_proof, same_proof, server_proof};

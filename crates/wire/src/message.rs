@@ -1,6 +1,7 @@
 //! Everything that can be asked, and every answer.
 
 use crate::drain::{DrainCall, DrainReport};
+use crate::lost::Losses;
 use crate::peer::{PeerReply, PeerRequest};
 use crate::status::{Exchange, Sample, Sharing, Status};
 use forebay_model::{
@@ -345,6 +346,8 @@ pub enum Request {
         /// As its welcome called it.
         connection: u64,
     },
+    /// What was lost with stores, as far as this server knows; only for root and the service's owner.
+    Losses,
     /// What leaves for the back end.
     Drain(DrainCall),
 }
@@ -436,6 +439,8 @@ pub enum Reply {
     },
     /// What only servers answer each other.
     Peer(Box<PeerReply>),
+    /// What was lost.
+    Losses(Losses),
     /// How far the drain is.
     Drain(Box<DrainReport>),
 }

@@ -1,5 +1,6 @@
 //! What servers ask each other. Whoever asks has proved the key and said in a [`Meeting`] which server it is.
 
+use crate::lost::{Remain, Remains};
 use crate::message::Token;
 use forebay_model::{FileId, Incarnation, JobId, Members, Name, Reshape, ServerId, Stamp, Uid};
 use serde::{Deserialize, Serialize};
@@ -103,6 +104,11 @@ pub enum PeerRequest {
         /// Which.
         file: FileId,
     },
+    /// What is left of what may have been lost?
+    Remains {
+        /// Several things at once.
+        of: Vec<Remain>,
+    },
 }
 
 /// What a server answers another one.
@@ -143,6 +149,8 @@ pub enum PeerReply {
         /// Nothing if it is not there.
         place: Option<Place>,
     },
+    /// What is left, in the order of the questions.
+    Remains(Vec<Remains>),
 }
 
 /// A server introduces itself.

@@ -1,9 +1,13 @@
 //! The command line from outside: the real binary, real servers, real files.
 
+mod agreement;
+mod calibrate;
+mod checking;
 mod crowd;
 mod demo;
 mod errors;
 mod files;
+mod lost;
 mod mount;
 mod mpi;
 mod names;

@@ -56,7 +56,7 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
         | Request::Exchange(_)
         | Request::Drain(DrainCall::Look { .. })
         | Request::Abandon { .. } => Class::Urgent,
-        Request::SetPolicy { .. } | Request::ReplaceServer { .. } => Class::Errand,
+        Request::SetPolicy { .. } | Request::ReplaceServer { .. } | Request::Losses => Class::Errand,
         Request::Peer(_) => Class::Peer,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
@@ -138,7 +138,10 @@ impl Service {
             Request::Write { .. } | Request::Read { .. } => {
                 Err(Error::new(ErrorKind::Protocol, "reads and writes travel on data connections").into())
             }
-            Request::SetPolicy { .. } | Request::ReplaceServer { .. } | Request::Peer(_) => {
+            Request::SetPolicy { .. }
+            | Request::ReplaceServer { .. }
+            | Request::Losses
+            | Request::Peer(_) => {
                 Err(Error::new(ErrorKind::Protocol, "this travels on control connections").into())
             }
         }
@@ -172,14 +175,14 @@ impl Service {
                 let mut facts = self.store.data().facts(file)?;
                 (facts.size, facts.touched) =
                     (facts.size.max(extent.least), facts.touched.max(extent.touched));
-                match (extent.unsettled, caller.helps.held.get(&file)) {
+                match (extent.is_open(), caller.helps.held.get(&file)) {
                     (true, None) => return Err(Stop::Gather(file)),
                     (true, Some(held)) => {
                         facts.size = facts.size.max(held.size);
                         facts.touched = facts.touched.max(held.touched);
                         facts.buffered += held.buffered;
                     }
-                    (false, _) => {}
+                    (false, _) => facts.buffered += extent.elsewhere.unwrap_or(0),
                 }
                 facts
             }

@@ -16,6 +16,7 @@ mod damage;
 mod dirty;
 mod disk;
 mod file;
+mod held;
 mod index;
 mod journal;
 mod publish;
@@ -36,6 +37,7 @@ pub use region::Geometry;
 pub use journal::RecordView;
 
 pub(crate) use disk::{UNFINISHED, sync_dir};
+pub(crate) use held::{Held, Journals, Rest, forget, unsettle};
 pub(crate) use journal::read_journal;
 pub(crate) use record::FORMAT;
 
@@ -345,6 +347,26 @@ impl Data {
         self.note_size(id, &lost, false)?;
         state.lost_below = below;
         Ok(())
+    }
+
+    /// How many of the first `limit` bytes of a file are lost with an earlier store or life of it, of those for which
+    /// `share` says how many are to be here; and whether nobody knows how many more. If nothing is known of the file here,
+    /// those below `limit` were in a store that is gone.
+    pub fn missing(&self, id: FileId, limit: Option<u64>, share: &dyn Fn(u64) -> u64) -> Result<(u64, bool)> {
+        let state = match self.files.resident(id) {
+            Some(state) => state,
+            None => Arc::new(Mutex::new(self.load(id)?)),
+        };
+        let state = lock(&state);
+        self.before.before(id);
+        let unknown = || Ok::<_, Error>(self.kv.get(&SizeRecord::key(id))?.is_none());
+        let below = match limit {
+            Some(limit) if state.index.extents().next().is_none() && unknown()? => limit,
+            _ => state.lost_below,
+        };
+        let end = if below == u64::MAX { state.size } else { below };
+        let there: u64 = state.index.pieces(Span::new(0, end)).map(|extent| extent.span.len()).sum();
+        Ok((share(end).saturating_sub(there), below == u64::MAX))
     }
 
     /// Removes a file's bytes for ever. The changes in `with` happen together with it.
