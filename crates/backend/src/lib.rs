@@ -87,6 +87,19 @@ pub trait Backend: Send + Sync {
 
     /// Sets the length of a file, if it is there; says whether it was.
     fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool>;
+
+    /// Gives a file one more name. Not every back end can.
+    fn link(&self, file: Path<'_>, to: Path<'_>) -> Result<()> {
+        let _ = file;
+        Err(Error::new(ErrorKind::Unsupported, format!("{} knows no hard links: {}", self.name(), shown(to))))
+    }
+
+    /// Gives something an extended attribute. Not every back end can.
+    fn set_xattr(&self, path: Path<'_>, name: &Name, value: &[u8]) -> Result<()> {
+        let _ = value;
+        let text = format!("{} keeps no attributes: {name} of {}", self.name(), shown(path));
+        Err(Error::new(ErrorKind::Unsupported, text))
+    }
 }
 
 /// A file that is being read or written.

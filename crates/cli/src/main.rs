@@ -5,6 +5,7 @@
 //! control                 down, status, df
 //! transfer                put, get, cat
 //! names, edit             ls, stat, du; rm, mv, mkdir, ln
+//! drain                   what leaves for the back end
 //! run, keeper             a program with a buffer of its own, brought out at the end
 //! exec, library           unmodified programs, with the library that travels in this binary
 //! mount                   the service as a directory
@@ -38,6 +39,7 @@ mod connect;
 mod control;
 mod demo;
 mod detach;
+mod drain;
 mod draw;
 mod edit;
 mod exec;
@@ -117,6 +119,11 @@ enum Command {
     Ln(edit::Ln),
     /// Show how full the buffer is
     Df(control::Df),
+    /// Bring what was written to the back end
+    Drain(drain::Drain),
+    /// Bring files out
+    #[command(subcommand)]
+    Stage(drain::Stage),
     /// Show how much directories hold
     Du(names::Du),
     /// Run a program with a buffer of its own, then bring its files out
@@ -190,6 +197,8 @@ fn run(command: Command) -> Outcome {
         Command::Ln(ln) => ln.run(),
         Command::Df(df) => df.run(),
         Command::Du(du) => du.run(),
+        Command::Drain(drain) => drain.run(),
+        Command::Stage(stage) => stage.run(),
         Command::Run(run) => run.run(),
         Command::Exec(exec) => exec.run(),
         Command::Library(library) => library.run(),

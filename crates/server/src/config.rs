@@ -1,5 +1,6 @@
 //! What can be set, and what is taken when it is not.
 
+use crate::drain::Draining;
 use crate::human;
 use forebay_model::{Bytes, Error, ErrorKind, Homes, Member, Members, Result, ServerId};
 use forebay_policy::OPERATION;
@@ -76,6 +77,8 @@ pub struct Config {
     pub lambda: Duration,
     /// What is believed of jobs that nobody vouches for.
     pub trust: Belief,
+    /// How data leaves for the back end.
+    pub drain: Draining,
     /// How much is allowed.
     pub limits: Limits,
     /// How long things may take.
@@ -183,6 +186,7 @@ impl Default for Config {
             epoch: 1,
             lambda: Duration::from_millis(500),
             trust: Belief::default(),
+            drain: Draining::default(),
             limits: Limits::default(),
             times: Times::default(),
         }
@@ -323,6 +327,7 @@ impl Config {
             ("lease", times.lease),
         ];
         self.check_sharing()?;
+        self.drain.check()?;
         self.members()?;
         match spans.iter().find(|(_, span)| span.is_zero()) {
             Some((name, _)) => {

@@ -1,5 +1,6 @@
 //! Everything that can be asked, and every answer.
 
+use crate::drain::{DrainCall, DrainReport};
 use crate::lost::Losses;
 use crate::peer::{PeerReply, PeerRequest};
 use crate::status::{Exchange, Sample, Sharing, Status};
@@ -347,6 +348,8 @@ pub enum Request {
     },
     /// What was lost with stores, as far as this server knows; only for root and the service's owner.
     Losses,
+    /// What leaves for the back end.
+    Drain(DrainCall),
 }
 
 /// What can be answered.
@@ -438,6 +441,8 @@ pub enum Reply {
     Peer(Box<PeerReply>),
     /// What was lost.
     Losses(Losses),
+    /// How far the drain is.
+    Drain(Box<DrainReport>),
 }
 
 /// An entry of a directory.

@@ -145,6 +145,18 @@ impl Drain {
         all
     }
 
+    /// Whether anything of a file waits or is under way.
+    #[must_use]
+    pub fn knows(&self, file: FileId) -> bool {
+        self.layouts.contains_key(&file)
+    }
+
+    /// Whether nothing waits and nothing is under way.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.flying.is_empty() && self.index.bytes() == 0
+    }
+
     /// Bytes that wait for a target.
     #[must_use]
     pub fn waiting(&self, target: TargetId) -> Bytes {
