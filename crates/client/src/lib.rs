@@ -11,6 +11,7 @@
 //! session, opens         what outlives a connection         retry, reconnect, re-established files
 //! line                   the control connection             many calls at once
 //! transfer, flow, data   payload                            split, pipelined, straight from and to the caller
+//! memory, lane           payload to a server of this machine rings and slabs that it granted; else as above
 //! handshake, transport   first words, frames of a stream
 //! socket                 bytes, and who waits for them where
 //! job, counts            who works, and what the processes of a run count together
@@ -39,8 +40,10 @@ mod flow;
 mod handshake;
 mod job;
 mod join;
+mod lane;
 mod line;
 mod listing;
+mod memory;
 mod opens;
 mod path;
 mod prefixes;
@@ -62,6 +65,7 @@ pub use counts::{COUNTS_VARIABLE, Count, PAGE, RunCounts};
 pub use dir::{Listing, ReadDir};
 pub use file::{File, OpenOptions};
 pub use job::{job_from_environment, job_of_this_process};
+pub use memory::Now;
 
 // What its calls take and give, so that callers need not know the protocol.
 pub use forebay_wire::{Entry, IfExists, RenameMode, Token, XattrMode};

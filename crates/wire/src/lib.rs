@@ -14,6 +14,7 @@ mod fuzz;
 mod hello;
 mod message;
 mod peer;
+mod rings;
 mod seal;
 mod status;
 
@@ -23,6 +24,7 @@ pub use fuzz::fuzz;
 pub use hello::{Channel, Greeting, Hello, Proof, VERSION, Welcome};
 pub use message::{Answer, At, Call, Entry, IfExists, Known, Reply, Request, Token};
 pub use peer::{Held, Meeting, Met, PeerReply, PeerRequest, Vouched};
+pub use rings::{RingGrant, SlabGrant};
 pub use seal::{Key, client_proof, same_proof, server_proof};
 pub use status::{
     Exchange, JobState, JobStatus, PeerStatus, RecoverySummary, RegionCounts, Sample, Sharing, Standing,

@@ -41,6 +41,8 @@ pub(crate) enum Class {
     Behind,
     /// At once and without a turn: another server asks.
     Peer,
+    /// In its turn, which it waits for with what it is about.
+    Memory,
     /// On a data connection only.
     Data,
 }
@@ -57,6 +59,7 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
         Request::SetPolicy { .. } | Request::ReplaceServer { .. } => Class::Errand,
         Request::Peer(_) => Class::Peer,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
+        Request::Ring { .. } | Request::Slab { .. } => Class::Memory,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
         _ if behind => Class::Behind,
         _ => Class::Usual,
@@ -69,7 +72,7 @@ impl Service {
         // Nothing else changes what a later request could meet.
         let _pass = match class(request, self.union.is_some()) {
             Class::Usual | Class::Behind => Some(caller.fence.pass()?),
-            Class::Urgent | Class::Errand | Class::Slow | Class::Peer | Class::Data => None,
+            Class::Urgent | Class::Errand | Class::Slow | Class::Peer | Class::Memory | Class::Data => None,
         };
         match *request {
             Request::Ping => Ok(Reply::Done),
@@ -127,7 +130,11 @@ impl Service {
             Request::Write { .. } | Request::Read { .. } => {
                 Err(Error::new(ErrorKind::Protocol, "reads and writes travel on data connections").into())
             }
-            Request::SetPolicy { .. } | Request::ReplaceServer { .. } | Request::Peer(_) => {
+            Request::SetPolicy { .. }
+            | Request::ReplaceServer { .. }
+            | Request::Ring { .. }
+            | Request::Slab { .. }
+            | Request::Peer(_) => {
                 Err(Error::new(ErrorKind::Protocol, "this travels on control connections").into())
             }
         }

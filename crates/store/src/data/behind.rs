@@ -122,7 +122,7 @@ impl Data {
         }
         let state = self.files.get(id, || self.load(id))?;
         let mut state = lock(&state);
-        self.before.before(id);
+        self.hear(id, &mut state)?;
         state.alive()?;
         if !state.is_as_behind() {
             let text = format!(
@@ -130,12 +130,13 @@ impl Data {
             );
             return Err(Error::new(ErrorKind::Stale, text));
         }
-        let behind = Behind::first(size, self.clock.next());
+        let now = self.clock.next();
+        let behind = Behind::first(size, now);
         let after = File { size, touched: state.touched, behind, ..File::default() };
         let record = after.record(&Index::default(), self.incarnation, state.unsettled)?;
         with.put(SizeRecord::key(id), record.encode());
         self.kv.commit(with)?;
-        (state.size, state.behind) = (after.size, after.behind);
+        (state.size, state.behind, state.ordered) = (after.size, after.behind, now);
         state.index.forget(Span::from(0));
         let File { index, behind, .. } = &mut *state;
         behind.extents().for_each(|extent| index.apply(extent, &mut |_| {}));
@@ -145,8 +146,8 @@ impl Data {
     /// Whether a file is what is behind, and nothing of it was changed here.
     pub fn is_as_behind(&self, id: FileId) -> Result<bool> {
         let state = self.files.get(id, || self.load(id))?;
-        let state = lock(&state);
-        self.before.before(id);
+        let mut state = lock(&state);
+        self.hear(id, &mut state)?;
         Ok(state.is_as_behind())
     }
 
@@ -157,7 +158,7 @@ impl Data {
         let (mut dead, mut released) = (false, 0);
         {
             let mut state = lock(&state);
-            self.before.before(id);
+            self.hear(id, &mut state)?;
             state.alive()?;
             let old = |extent: &Extent| matches!(extent.source, Source::Data(_)) && extent.stamp <= stamp;
             let spans: Vec<Span> = state.index.pieces(span).filter(old).map(|extent| extent.span).collect();
@@ -171,7 +172,7 @@ impl Data {
                 state.behind = before;
                 return Err(error);
             }
-            state.unsettled = true;
+            (state.unsettled, state.ordered) = (true, now);
             for span in spans {
                 let extent = Extent { span, stamp: now, source: Source::Behind };
                 state.index.apply(extent, &mut |delta| dead |= self.adjust(delta));

@@ -4,7 +4,7 @@
 //! the death of the machine once it was synced; what a tombstone hid is never found again. A region is used again
 //! only when nothing in it is live and whatever replaced its bytes is as durable as they were.
 //!
-//! Locks are taken in this order: `reclaiming`, a file, then one of `space`, `tombs`, a region's files.
+//! Locks are taken in this order: `reclaiming`, a file, its rings, then one of `space`, `tombs`, a region's files.
 //!
 //! **Deliberately absent**: names, permissions, sockets, turns; which bytes should be buffered at all.
 
@@ -22,6 +22,7 @@ mod reclaim;
 mod record;
 mod recover;
 mod region;
+mod rings;
 mod space;
 mod table;
 mod tomb;
@@ -30,12 +31,14 @@ pub use crash::{AtFlush, CrashDisk, Faults};
 pub use disk::{DirDisk, Disk};
 pub use recover::{Recovery, Start};
 pub use region::Geometry;
+pub use rings::{RingId, RingOffer, SlabOffer};
 
 pub use journal::RecordView;
 
 pub(crate) use disk::{UNFINISHED, sync_dir};
 pub(crate) use journal::read_journal;
 pub(crate) use record::FORMAT;
+pub(crate) use rings::rings_cost;
 
 use crate::meta::{Batch, Kv};
 use crate::names::Facts;
@@ -47,8 +50,9 @@ use forebay_model::{
 };
 use forebay_shm::View;
 use index::{Delta, Extent, Source};
-use publish::Write;
+use publish::{Put, Write};
 use region::Region;
+use rings::Rings;
 use space::{Space, State};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -80,7 +84,9 @@ impl Before for NoRings {
 /// Space in a region for one writer. Dropping it gives the space up.
 pub struct Grant {
     region: Arc<Region>,
+    /// The first of its journal slots, and how many there are.
     slot: u32,
+    slots: u32,
     uid: Uid,
     bytes: forebay_shm::Grant,
 }
@@ -171,6 +177,7 @@ pub struct Data {
     reclaiming: Mutex<()>,
     damage: Damage,
     before: Box<dyn Before>,
+    rings: Rings,
 }
 
 impl Data {
@@ -186,7 +193,7 @@ impl Data {
         let state = self.files.get(file, || self.load(file))?;
         let (done, dead) = {
             let mut state = lock(&state);
-            self.before.before(file);
+            self.hear(file, &mut state)?;
             state.alive()?;
             let total = parts.iter().map(|part| u64::from(part.len)).sum();
             let offset = match place {
@@ -201,7 +208,12 @@ impl Data {
                 self.note_size(file, &state, true)?;
                 state.unsettled = true;
             }
-            let dead = self.publish(Write { file, stamp, job }, &mut state, offset, parts);
+            let dead = self.publish(
+                Write { file, stamp, job },
+                &mut state,
+                offset,
+                parts.into_iter().map(Put::from).collect(),
+            );
             state.size = state.size.max(whole.end);
             state.touch(stamp);
             (Committed { offset, stamp }, dead)
@@ -213,8 +225,8 @@ impl Data {
     /// The bytes of a file, fewer than asked for only at its end.
     pub fn read(&self, file: FileId, offset: u64, len: u32) -> Result<Vec<Piece>> {
         let state = self.files.get(file, || self.load(file))?;
-        let state = lock(&state);
-        self.before.before(file);
+        let mut state = lock(&state);
+        self.hear(file, &mut state)?;
         state.alive()?;
         let asked = Span::at(offset, u64::from(len)).unwrap_or(Span::from(offset));
         if asked.end > state.size && state.lost_below > state.size && !asked.is_empty() {
@@ -259,8 +271,8 @@ impl Data {
             Some(state) => state,
             None => Arc::new(Mutex::new(self.load(file)?)),
         };
-        let state = lock(&state);
-        self.before.before(file);
+        let mut state = lock(&state);
+        self.hear(file, &mut state)?;
         Ok(Facts {
             size: state.size,
             touched: state.touched,
@@ -298,7 +310,7 @@ impl Data {
         let mut dead = false;
         {
             let mut state = lock(&state);
-            self.before.before(id);
+            self.hear(id, &mut state)?;
             state.alive()?;
             let stamp = self.clock.next();
             // In this order: a region that is used again meanwhile is either not named, or releases the tombstone.
@@ -315,6 +327,7 @@ impl Data {
             with.put(SizeRecord::key(id), record.encode());
             self.kv.commit(with)?;
             (state.size, state.lost_below, state.behind) = (after.size, after.lost_below, after.behind);
+            state.ordered = stamp;
             state.touch(stamp);
             match tomb {
                 Some(tomb) => {
@@ -351,7 +364,7 @@ impl Data {
         let mut dead = false;
         {
             let mut state = lock(&state);
-            self.before.before(id);
+            self.hear(id, &mut state)?;
             if state.deleted {
                 return self.kv.commit(with);
             }
@@ -365,6 +378,7 @@ impl Data {
             }
             drop(tombs);
             state.deleted = true;
+            self.rings.forget(id);
             state.size = 0;
             state.index.clear(&mut |delta| dead |= self.adjust(delta));
         }
@@ -383,7 +397,7 @@ impl Data {
         let Some(state) = self.files.resident(id) else { return Ok(()) };
         {
             let mut state = lock(&state);
-            self.before.before(id);
+            self.hear(id, &mut state)?;
             if state.unsettled && !state.deleted {
                 self.note_size(id, &state, false)?;
                 state.unsettled = false;
@@ -399,7 +413,7 @@ impl Data {
         if let Some(state) = self.files.resident(id) {
             let holders = {
                 let mut state = lock(&state);
-                self.before.before(id);
+                self.hear(id, &mut state)?;
                 if state.unsettled && !state.deleted {
                     self.note_size(id, &state, true)?;
                 }
@@ -414,6 +428,7 @@ impl Data {
 
     /// Makes everything acknowledged durable.
     pub fn sync_all(&self) -> Result<()> {
+        self.listen_to_all()?;
         for number in 0..self.geometry.regions {
             self.region(RegionId(number)).flush(&*self.disk)?;
         }

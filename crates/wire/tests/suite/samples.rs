@@ -7,8 +7,8 @@ use forebay_model::{
 use forebay_wire::{
     Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Held, Hello, IfExists, JobState,
     JobStatus, Known, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Proof, RecoverySummary, RegionCounts,
-    RenameMode, Reply, Request, Sample, Sharing, Standing, Status, Token, VERSION, Vouched, Welcome,
-    XattrMode, frame,
+    RenameMode, Reply, Request, RingGrant, Sample, Sharing, SlabGrant, Standing, Status, Token, VERSION,
+    Vouched, Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -136,6 +136,8 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::GetLayout { file },
         Request::SetLayout { dir, striping: Some(Striping { width: 4, stripe: 1 << 20 }) },
         Request::ReplaceServer { server: ServerId(2) },
+        Request::Ring { token, own: Some(3) },
+        Request::Slab { ring: 3, keep: u32::MAX, least: 1 << 20 },
     ]
     .into_iter()
     .chain(peer_requests().into_iter().map(|request| Request::Peer(Box::new(request))))
@@ -279,6 +281,22 @@ pub(crate) fn replies() -> Vec<Reply> {
             striping: Some(Striping { width: 0, stripe: 4 << 20 }),
             layout: Some(Layout::whole(ServerId(3), 4096)),
         },
+        Reply::Ring(Box::new(RingGrant {
+            ring: 3,
+            path: b"/s/m00003.ring".to_vec(),
+            bell: b"/s/bell".to_vec(),
+            nonce: 1 << 100,
+            binding: 2,
+        })),
+        Reply::Slab(Box::new(SlabGrant {
+            slab: 4,
+            path: b"/s/r00001.data".to_vec(),
+            size: 4 << 20,
+            start: 65536,
+            len: 262_144,
+            records: 128,
+            epoch: 5,
+        })),
     ]
     .into_iter()
     .chain(peer_replies().into_iter().map(|reply| Reply::Peer(Box::new(reply))))
