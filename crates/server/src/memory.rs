@@ -41,7 +41,9 @@ pub(crate) async fn serve(
     let (price, bytes) = match *request {
         Request::Slab { ring, least, .. } => {
             let len = service.store.data().next_slab(RingId(ring), least);
-            (service.turns.price(len), len)
+            // Where a device is shared, no job gets more of it at once than others wait for.
+            let most = service.turns.rules().device.map_or(len, |_| service.turns.slice());
+            (service.turns.price(len.min(most)), len.min(most))
         }
         _ => (service.turns.price(0), 0),
     };
