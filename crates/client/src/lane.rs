@@ -216,7 +216,7 @@ impl Lane {
         match &mut self.slabs[0] {
             first if first.room() as usize >= data.len() => {
                 let commit = first.fill(self.writer.head(), self.binding, offset, data);
-                let stamp = monotonic().max(self.last);
+                let stamp = monotonic().max(self.last + 1);
                 self.last = stamp;
                 assert!(self.writer.push(&[Commit { stamp, ..commit }]), "there was room");
             }
@@ -232,7 +232,7 @@ impl Lane {
                     commits.push(slab.fill(sequence, self.binding, at, &data[done..done + len]));
                     done += len;
                 }
-                let stamp = monotonic().max(self.last);
+                let stamp = monotonic().max(self.last + 1);
                 self.last = stamp;
                 let last = commits.len() - 1;
                 for (number, commit) in commits.iter_mut().enumerate() {

@@ -397,3 +397,62 @@ fn sequential_small_writes_become_one_record_and_idle_slabs_are_there_for_others
     assert!(client.write(&world, 0, &[9; 10]), "it asks again for what was taken back");
     assert_eq!(world.read(file)[..10], [9; 10]);
 }
+
+/// Fuzzes who takes: whatever is in a ring, nothing breaks, and only the file it is bound to can suffer.
+#[test]
+fn random_garbage_in_a_ring_harms_nobody_else() {
+    let seeded = Seeded::new();
+    let (spoilt, whole) = (FileId(100), FileId(101));
+    for round in rounds(60) {
+        let mut dice = seeded.dice(round);
+        let mut world = World::new();
+        let (mut hostile, mut honest) = (Client::new(&world, spoilt), Client::new(&world, whole));
+        let ring = open(&world.dir.path().join(format!("m{:05}.ring", hostile.ring.0)));
+        let mut model = Vec::new();
+        for _ in 0..30 {
+            let (at, len) = (dice.below(SPACE), 1 + dice.index(3000));
+            let bytes = dice.bytes(len);
+            assert!(honest.write(&world, at, &bytes));
+            put(&mut model, at, &bytes);
+            if hostile.writer.room() > 8 && !hostile.slabs.is_empty() {
+                let sequence = hostile.writer.head();
+                let slab = &hostile.slabs[0].offer;
+                let commit = Commit {
+                    sequence,
+                    binding: hostile.binding,
+                    slab: slab.slab,
+                    position: slab.start.wrapping_add(dice.next() as u32 >> dice.below(32)),
+                    len: dice.next() as u32 >> dice.below(32),
+                    offset: dice.next() >> dice.below(64),
+                    stamp: if dice.one_in(3) { dice.next() } else { now() },
+                    more: dice.one_in(3),
+                };
+                assert!(hostile.writer.push(&[commit]));
+            }
+            for _ in 0..dice.below(4) {
+                let place =
+                    *dice.pick(&[64, 4096, 4160, 8192, 8192 + 64 * dice.below(40)]) + 4 * dice.below(16);
+                let word = dice.next() >> dice.below(64);
+                std::os::unix::fs::FileExt::write_all_at(&ring, &word.to_le_bytes(), place).unwrap();
+            }
+            match dice.below(8) {
+                // Whatever its answer is.
+                0 => drop(world.data().grant_slab(OWNER, hostile.ring, dice.next() as u32, 5000)),
+                1 => drop(world.data().bind_ring(OWNER, JobId(2), spoilt, Some(hostile.ring))),
+                2 => drop(world.data().attend().unwrap()),
+                3 => drop(world.data().tend_rings(Duration::ZERO).unwrap()),
+                4 => {
+                    world.stop();
+                    world.start(Start::ProcessDied);
+                }
+                5 => world.data().truncate(spoilt, at, Batch::default()).unwrap(),
+                _ => drop(world.data().facts(spoilt).unwrap()),
+            }
+            assert!(world.read(whole) == model, "round {round}");
+        }
+        drop(hostile);
+        world.data().tend_rings(Duration::MAX).unwrap();
+        world.data().delete(spoilt, Batch::default()).unwrap();
+        assert!(world.read(whole) == model, "round {round}");
+    }
+}
