@@ -6,12 +6,12 @@ pub(crate) const USAGE: &str = "\
 usage: cargo xtask test   [--seed S] [--no-install] [NAME]... [-- RUNNER-ARGS]
        cargo xtask soak   [--minutes N] [--rounds N] [--seed S] [NAME]...
        cargo xtask verify [CHECK]...
-       cargo xtask bench  io [--quick] [--json] [data] [names] [writers] [programs] [servers]
+       cargo xtask bench  io [--quick] [--json] [--out DIR] [data] [names] [writers] [programs] [servers]
 
 test    install what is missing, then run the whole suite with a fixed seed (NAME: only tests whose name contains it)
 soak    run the random drivers with fresh seeds for N minutes (default 10); --rounds 1 --seed S replays one seed
 verify  format, lints, documentation, dependencies and house rules; read-only (CHECK: only these checks)
-bench   measure reads, writes, names and unmodified programs side by side with sockets, tmpfs, the page cache and a bare mount (or only some of these)";
+bench   measure reads, writes, names and unmodified programs side by side with sockets, tmpfs, the page cache and a bare mount (or only some of these); as forebay bench does";
 
 /// How long `soak` goes on when nobody says.
 const SOAK_MINUTES: u64 = 10;

@@ -14,11 +14,13 @@ mod acl;
 mod dir;
 mod faulty;
 mod memory;
+mod model;
 mod stripes;
 
 pub use dir::Dir;
 pub use faulty::{Fault, Faulty};
 pub use memory::Memory;
+pub use model::{Model, device};
 pub use stripes::Stripes;
 
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Time, Uid};
@@ -148,8 +150,14 @@ pub fn open(name: &str) -> Result<Arc<dyn Backend>> {
     match name.split_once(':') {
         Some(("dir", path)) if !path.is_empty() => Ok(Arc::new(Dir::open(path)?)),
         Some(("stripes", paths)) if !paths.is_empty() => Ok(Arc::new(Stripes::open(paths.split(','))?)),
+        Some(("model", rest)) if rest.contains(':') => {
+            let (model, inner) = rest.split_once(':').expect("it was just seen");
+            Ok(Arc::new(Model::open(model, open(inner)?)?))
+        }
         _ => {
-            let text = format!("\"{name}\" is no back end: write dir:PATH or stripes:PATH,PATH,…");
+            let text = format!(
+                "\"{name}\" is no back end: write dir:PATH, stripes:PATH,PATH,… or model:DEVICE:BACKEND"
+            );
             Err(Error::new(ErrorKind::Invalid, text))
         }
     }

@@ -1,6 +1,6 @@
 //! What every back end does, whatever it is made of.
 
-use forebay_backend::{Backend, Creation, Dir, Faulty, Memory};
+use forebay_backend::{Backend, Creation, Dir, Faulty, Memory, Model};
 use forebay_model::{ErrorKind, FileKind, Gid, Name, Time, Uid};
 use std::path::Path;
 use std::sync::Arc;
@@ -23,6 +23,15 @@ fn striped(count: usize) -> World {
     let dirs: Vec<_> = (0..count).map(|_| tempfile::tempdir().unwrap()).collect();
     let paths: Vec<String> = dirs.iter().map(|dir| dir.path().display().to_string()).collect();
     World { backend: forebay_backend::open(&format!("stripes:{}", paths.join(","))).unwrap(), dirs }
+}
+
+/// The same with slow targets that other processes could write to, too.
+fn modelled(count: usize) -> World {
+    let shared = tempfile::tempdir().unwrap();
+    let World { backend, mut dirs } = striped(count);
+    let name = format!("hdd,slower=0.001,shared={}", shared.path().display());
+    dirs.push(shared);
+    World { backend: Arc::new(Model::open(&name, backend).unwrap()), dirs }
 }
 
 fn dir() -> World {
@@ -163,6 +172,8 @@ fn every_back_end_does_the_same() {
         striped(4),
         memory(|memory| Arc::new(memory)),
         memory(|memory| Arc::new(Faulty::new(memory, |_| None))),
+        memory(|memory| Arc::new(Model::open("ost,slower=0.001", Arc::new(memory)).unwrap())),
+        modelled(4),
     ];
     for world in &worlds {
         conform(world);

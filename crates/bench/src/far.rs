@@ -2,16 +2,17 @@
 //!
 //! It ends when its standard input does, so also when the process that started it dies, and removes what it made.
 
-use crate::{Outcome, bare, near};
+use crate::{Outcome, bare};
 use forebay_model::Bytes;
 use forebay_server::{Config, Medium, Running, Server};
 use forebay_store::Store;
 use std::io::{Read, Write, stdin, stdout};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 /// The word on the command line that makes a process the far side.
-pub(crate) const WORD: &str = "far-side";
+pub(crate) const WORD: &str = "bench-far";
 
 /// Several times what one round writes.
 const CAPACITY: Bytes = Bytes::mib(3072);
@@ -19,8 +20,8 @@ const CAPACITY: Bytes = Bytes::mib(3072);
 const SMALL: Bytes = Bytes::mib(128);
 
 /// Serves until nobody is interested any more.
-pub(crate) fn serve(servers: u16) -> Outcome {
-    let dir = tempfile::tempdir_in(near::disk()?)?;
+pub fn serve(disk: &Path, servers: u16) -> Outcome {
+    let dir = tempfile::tempdir_in(disk)?;
     let config = Config {
         capacity: if servers == 1 { CAPACITY } else { SMALL },
         medium: Medium::Memory,

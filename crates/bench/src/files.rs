@@ -3,16 +3,16 @@
 use crate::Outcome;
 use crate::board::{Board, timed};
 use crate::near;
-use crate::plan::{Party, Size, Work};
+use crate::plan::{Party, Plan, Size, Work};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Writes a fresh file and reads it back, in memory and on disk.
-pub(crate) fn run(size: Size, board: &mut Board) -> Outcome {
+pub(crate) fn run(plan: &Plan, size: Size, board: &mut Board) -> Outcome {
     one(near::memory(), Party::Tmpfs, size, board)?;
-    one(&near::disk()?, Party::Disk, size, board)
+    one(&plan.disk, Party::Disk, size, board)
 }
 
 fn one(dir: &Path, party: Party, size: Size, board: &mut Board) -> Outcome {
@@ -28,7 +28,7 @@ fn one(dir: &Path, party: Party, size: Size, board: &mut Board) -> Outcome {
 }
 
 fn write(file: &File, size: Size) -> io::Result<()> {
-    let chunk = vec![7; size.chunk];
+    let chunk = vec![near::BYTE; size.chunk];
     (0..size.count).try_for_each(|index| file.write_all_at(&chunk, (index * size.chunk) as u64))
 }
 

@@ -2,16 +2,20 @@
 
 use crate::Outcome;
 use crate::far;
-use crate::plan::Socket;
+use crate::plan::{Plan, Socket};
 use forebay_client::{Address, ClientConfig, Credential};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
 /// A directory in memory that every Linux has.
 const MEMORY: &str = "/dev/shm";
+
+/// What is written, and must be read.
+pub(crate) const BYTE: u8 = 7;
 
 /// What all benchmarks share.
 pub(crate) struct Near {
@@ -23,13 +27,18 @@ pub(crate) struct Near {
     pub(crate) bare_unix: PathBuf,
     /// Carries the async clients.
     pub(crate) runtime: Runtime,
+    /// How long it took until the server served: its regions are allocated and touched in that time.
+    pub(crate) set_up: Duration,
 }
 
 impl Near {
     /// Starts the other process with so many servers.
-    pub(crate) fn start(servers: u16) -> Outcome<Near> {
+    pub(crate) fn start(plan: &Plan, servers: u16) -> Outcome<Near> {
+        let begin = Instant::now();
         let mut far = Command::new(std::env::current_exe()?)
-            .args([far::WORD, &servers.to_string()])
+            .arg(far::WORD)
+            .arg(&plan.disk)
+            .arg(servers.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Control-C is for us: the other side ends, in order, when we are gone.
@@ -45,6 +54,7 @@ impl Near {
             bare_unix: next()?.into(),
             runtime: Builder::new_multi_thread().worker_threads(2).enable_all().build()?,
             far,
+            set_up: begin.elapsed(),
         })
     }
 
@@ -57,6 +67,7 @@ impl Near {
     }
 }
 
+#[expect(clippy::print_stderr, reason = "whoever measures should know, and nobody is there to take an error")]
 impl Drop for Near {
     fn drop(&mut self) {
         drop(self.far.stdin.take());
@@ -71,15 +82,4 @@ impl Drop for Near {
 /// Where files in memory are made.
 pub(crate) fn memory() -> &'static Path {
     Path::new(MEMORY)
-}
-
-/// Forebay's own binary, which is built beside this program.
-pub(crate) fn forebay() -> Outcome<PathBuf> {
-    Ok(disk()?.join("forebay"))
-}
-
-/// Where files on disk are made: beside this program, which lies on the disk that is worked on.
-pub(crate) fn disk() -> Outcome<PathBuf> {
-    let program = std::env::current_exe()?;
-    Ok(program.parent().ok_or("this program lies nowhere")?.to_path_buf())
 }

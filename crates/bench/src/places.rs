@@ -3,6 +3,7 @@
 //! As the far side it ends when its standard input does, so also when the process that started it dies, and then takes
 //! everything away.
 
+use crate::plan::Plan;
 use crate::{Outcome, near, pass};
 use fuser::BackgroundSession;
 use std::fs::File;
@@ -13,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The word on the command line that makes a process this one.
-pub(crate) const WORD: &str = "places-side";
+pub(crate) const WORD: &str = "bench-places";
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const MOUNT: &str = "mount";
@@ -30,9 +31,11 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    pub(crate) fn start(service: &str) -> Outcome<Places> {
+    pub(crate) fn start(plan: &Plan, service: &str) -> Outcome<Places> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args([WORD, service])
+            .arg(WORD)
+            .arg(&plan.disk)
+            .arg(service)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Control-C is for us: this one ends, in order, when we are gone.
@@ -49,13 +52,18 @@ impl Places {
         self.memory.join(MOUNT)
     }
 
-    /// The file of the plainest mount, emptied.
-    pub(crate) fn passed(&self) -> Outcome<PathBuf> {
-        File::options().write(true).open(self.memory.join(BEHIND))?.set_len(0)?;
-        Ok(self.memory.join(PASSED).join(pass::NAME))
+    /// The plainest mount, with one file.
+    pub(crate) fn passed(&self) -> PathBuf {
+        self.memory.join(PASSED)
+    }
+
+    /// Empties its file.
+    pub(crate) fn empty_passed(&self) -> Outcome {
+        Ok(File::options().write(true).open(self.memory.join(BEHIND))?.set_len(0)?)
     }
 }
 
+#[expect(clippy::print_stderr, reason = "whoever measures should know, and nobody is there to take an error")]
 impl Drop for Places {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
@@ -67,8 +75,8 @@ impl Drop for Places {
 }
 
 /// Holds everything until nobody is interested any more.
-pub(crate) fn serve(service: &str) -> Outcome {
-    let (memory, disk) = (tempfile::tempdir_in(near::memory())?, tempfile::tempdir_in(near::disk()?)?);
+pub fn serve(disk: &Path, service: &str) -> Outcome {
+    let (memory, disk) = (tempfile::tempdir_in(near::memory())?, tempfile::tempdir_in(disk)?);
     let mounts = Mounts::start(service, memory.path());
     let trouble = mounts.as_ref().err().map(ToString::to_string).unwrap_or_default();
     let mut out = stdout();
@@ -96,7 +104,7 @@ impl Mounts {
         std::fs::create_dir(&passed)?;
         let behind = File::options().read(true).write(true).create_new(true).open(place.join(BEHIND))?;
         let pass = pass::mount(behind, &passed)?;
-        let served = Command::new(near::forebay()?)
+        let served = Command::new(std::env::current_exe()?)
             .args(["mount", "--foreground", "--config", "/dev/null", "--service", service])
             .arg(&dir)
             .stdin(Stdio::null())
@@ -117,8 +125,8 @@ impl Mounts {
 
 impl Drop for Mounts {
     fn drop(&mut self) {
-        let umount =
-            near::forebay().map(|forebay| Command::new(forebay).arg("umount").arg(&self.dir).status());
+        let umount = std::env::current_exe()
+            .map(|forebay| Command::new(forebay).arg("umount").arg(&self.dir).status());
         if !matches!(umount, Ok(Ok(status)) if status.success()) {
             // Its mount may be left then, and our error says so.
             let _ = self.served.kill();

@@ -1,20 +1,52 @@
 //! What is measured, how often, how much.
 
 use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
 
 /// A part of the benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Section {
+pub enum Section {
+    /// The client's reads and writes.
     Data,
+    /// Create, stat, unlink.
     Names,
+    /// Many writers at once.
     Writers,
+    /// Unmodified programs.
     Programs,
+    /// Several servers in one process.
     Servers,
 }
 
+/// All sections, with the words for them.
+pub const SECTIONS: [(&str, Section); 5] = [
+    ("data", Section::Data),
+    ("names", Section::Names),
+    ("writers", Section::Writers),
+    ("programs", Section::Programs),
+    ("servers", Section::Servers),
+];
+
+impl FromStr for Section {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Section, String> {
+        let found = SECTIONS.iter().find(|(word, _)| *word == text);
+        found.map(|&(_, section)| section).ok_or_else(|| {
+            let words: Vec<&str> = SECTIONS.iter().map(|&(word, _)| word).collect();
+            format!("there is no section {text:?}: choose from {}", words.join(", "))
+        })
+    }
+}
+
 /// How much of everything.
-pub(crate) struct Plan {
+pub struct Plan {
     sections: Vec<Section>,
+    /// Is told how far the run is, and what is left out.
+    pub(crate) say: fn(&str),
+    /// A directory on the disk that Forebay is compared with.
+    pub(crate) disk: PathBuf,
     /// Rounds that count; one more comes before them.
     pub(crate) rounds: usize,
     pub(crate) sizes: Vec<Size>,
@@ -22,6 +54,9 @@ pub(crate) struct Plan {
     pub(crate) names: usize,
     /// What all writers of one file write together.
     pub(crate) shared: Size,
+    /// What programs write at a time with large requests, and with small ones.
+    pub(crate) large: usize,
+    pub(crate) small: usize,
 }
 
 /// So many requests of so many bytes.
@@ -32,7 +67,7 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    const fn of(chunk: usize, total: usize) -> Size {
+    pub(crate) const fn of(chunk: usize, total: usize) -> Size {
         Size { chunk, count: total / chunk }
     }
 
@@ -41,25 +76,35 @@ impl Size {
     }
 }
 
-const KIB: usize = 1 << 10;
-const MIB: usize = 1 << 20;
+pub(crate) const KIB: usize = 1 << 10;
+pub(crate) const MIB: usize = 1 << 20;
 
 impl Plan {
-    /// All sections unless some are named.
-    pub(crate) fn new(quick: bool, sections: Vec<Section>) -> Plan {
+    /// All sections unless some are named; files on disk are made in `disk`.
+    #[must_use]
+    pub fn new(quick: bool, sections: Vec<Section>, disk: PathBuf, say: fn(&str)) -> Plan {
         let (rounds, large, small, names) =
-            if quick { (3, 128 * MIB, 16 * MIB, 500) } else { (9, 256 * MIB, 32 * MIB, 2000) };
+            if quick { (3, 128 * MIB, 16 * MIB, 500) } else { (5, 256 * MIB, 32 * MIB, 2000) };
         Plan {
             sections,
+            say,
+            disk,
             rounds,
             sizes: vec![Size::of(MIB, large), Size::of(4 * KIB, small)],
             names,
             shared: Size::of(MIB, large),
+            large,
+            small,
         }
     }
 
     pub(crate) fn has(&self, section: Section) -> bool {
         self.sections.is_empty() || self.sections.contains(&section)
+    }
+
+    /// What programs write in requests of a size.
+    pub(crate) fn amount(&self, chunk: usize) -> Size {
+        Size::of(chunk, if chunk >= 64 * KIB { self.large } else { self.small })
     }
 }
 
@@ -103,6 +148,8 @@ pub(crate) enum Party {
     PassThrough,
     /// A fresh file on the disk's file system, which keeps it in the page cache.
     Disk,
+    /// Bytes copied into memory that was touched before, by nobody's leave.
+    Copy,
 }
 
 /// What is done.
@@ -110,25 +157,69 @@ pub(crate) enum Party {
 pub(crate) enum Work {
     Write(usize),
     Read(usize),
-    /// fio writes.
-    FioWrite(usize),
-    /// fio reads.
-    FioRead(usize),
+    Fio(Fio),
     Create,
     Stat,
     Unlink,
+    /// The same by an unmodified program.
+    ProgramCreate,
+    ProgramStat,
+    ProgramUnlink,
+    /// An unmodified program makes a file, writes so many bytes and closes it.
+    Small(usize),
     /// So many writers of one file, each in its own part.
     OneFile(usize),
     /// So many writers of one file each.
     FileEach(usize),
 }
 
+/// What fio is told to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fio {
+    pub(crate) how: How,
+    pub(crate) chunk: usize,
+    pub(crate) crew: Crew,
+}
+
+/// How fio goes through a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum How {
+    /// A fresh file, from its start to its end.
+    Write,
+    /// A file that is there, from its start to its end.
+    Overwrite,
+    Read,
+    /// A file that is there, every part of it once, in any order.
+    RandomWrite,
+    RandomRead,
+}
+
+/// Who goes through which files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Crew {
+    One,
+    /// Two processes with a file each.
+    FileEach,
+    /// Two processes, each with its half of one file.
+    OneFile,
+}
+
+impl Crew {
+    pub(crate) fn processes(self) -> usize {
+        match self {
+            Crew::One => 1,
+            Crew::FileEach | Crew::OneFile => 2,
+        }
+    }
+}
+
 impl Work {
     /// The unit of its figures.
     pub(crate) fn unit(self) -> &'static str {
         match self {
-            Work::Create | Work::Stat | Work::Unlink => "op/s",
-            _ => "MB/s",
+            Work::Write(_) | Work::Read(_) | Work::Fio(_) | Work::OneFile(_) | Work::FileEach(_) => "MB/s",
+            Work::Small(_) => "files/s",
+            _ => "op/s",
         }
     }
 }
@@ -163,6 +254,7 @@ impl fmt::Display for Party {
             Party::PassThrough => f.write_str("pass-through mount"),
             Party::Tmpfs => f.write_str("tmpfs"),
             Party::Disk => f.write_str("disk, page cache"),
+            Party::Copy => f.write_str("copy in memory"),
         }
     }
 }
@@ -172,14 +264,35 @@ impl fmt::Display for Work {
         match self {
             Work::Write(chunk) => write!(f, "write {}", shown(*chunk)),
             Work::Read(chunk) => write!(f, "read {}", shown(*chunk)),
-            Work::FioWrite(chunk) => write!(f, "fio (psync) write {}", shown(*chunk)),
-            Work::FioRead(chunk) => write!(f, "fio (psync) read {}", shown(*chunk)),
+            Work::Fio(fio) => write!(f, "{fio}"),
             Work::Create => f.write_str("create"),
             Work::Stat => f.write_str("stat"),
             Work::Unlink => f.write_str("unlink"),
+            Work::ProgramCreate => f.write_str("a program's create"),
+            Work::ProgramStat => f.write_str("a program's stat"),
+            Work::ProgramUnlink => f.write_str("a program's unlink"),
+            Work::Small(bytes) => write!(f, "a program's open, write {}, close", shown(*bytes)),
             Work::OneFile(writers) => write!(f, "{writers} writers of one file"),
             Work::FileEach(writers) => write!(f, "{writers} writers of one file each"),
         }
+    }
+}
+
+impl fmt::Display for Fio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = match self.how {
+            How::Write => "write",
+            How::Overwrite => "overwrite",
+            How::Read => "read",
+            How::RandomWrite => "random write",
+            How::RandomRead => "random read",
+        };
+        write!(f, "fio (psync) {how} {}", shown(self.chunk))?;
+        f.write_str(match self.crew {
+            Crew::One => "",
+            Crew::FileEach => ", two processes, a file each",
+            Crew::OneFile => ", two processes, one file",
+        })
     }
 }
 

@@ -1,217 +1,222 @@
-//! Figures for people and for machines.
+//! What came of a run, as words and as JSON, beside what came of the one before.
 
+use crate::bars::{Reference, Verdict, bars, ratio, references};
 use crate::board::{Board, Line};
-use crate::plan::{Party, Socket, Style, Work};
-use serde_json::{Value, json};
-use std::fmt::Write;
+use crate::plan::Plan;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A ratio that is promised.
-struct Bar {
-    work: Work,
-    party: Party,
-    against: Reference,
-    least: f64,
-    /// Whether it is to be reached by the whole project, not yet by this part of it.
-    later: bool,
+/// All figures of a run.
+#[derive(Serialize, Deserialize)]
+pub struct Report {
+    /// Seconds since 1970 when it ended.
+    pub(crate) when: u64,
+    pub(crate) machine: Machine,
+    pub(crate) rounds: usize,
+    /// Until the server served, its regions allocated and touched.
+    pub(crate) set_up_seconds: f64,
+    pub(crate) figures: Vec<Figure>,
+    pub(crate) bars: Vec<Judged>,
 }
 
-/// Other work on the machine slows one party more than another, and most in the medians: only where medians and best
-/// rounds agree is anything known.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
-    Met,
-    Missed,
-    Unclear,
+/// Where it was measured.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Machine {
+    pub(crate) cores: usize,
+    pub(crate) kernel: String,
+    /// Of the last minute, when the run ended: what is above one is somebody else's work.
+    pub(crate) load: String,
 }
 
-impl Verdict {
-    fn of(bar: &Bar, median: f64, highest: f64) -> Verdict {
-        match (median >= bar.least, highest >= bar.least) {
-            (true, true) => Verdict::Met,
-            (false, false) => Verdict::Missed,
-            _ => Verdict::Unclear,
+/// What one party did at one work.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Figure {
+    pub(crate) work: String,
+    pub(crate) party: String,
+    pub(crate) unit: String,
+    pub(crate) median: f64,
+    pub(crate) lowest: f64,
+    pub(crate) highest: f64,
+    /// Of its median to others'.
+    pub(crate) ratios: BTreeMap<String, f64>,
+}
+
+/// A promised ratio beside the one that was found.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Judged {
+    pub(crate) work: String,
+    pub(crate) party: String,
+    pub(crate) against: String,
+    pub(crate) bar: f64,
+    pub(crate) ratio: f64,
+    pub(crate) ratio_of_best: f64,
+    pub(crate) verdict: Verdict,
+}
+
+impl Report {
+    pub(crate) fn of(plan: &Plan, board: &Board, set_up: Duration) -> Report {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        Report {
+            when: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            machine: Machine {
+                cores: std::thread::available_parallelism().map_or(1, usize::from),
+                kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+                load: read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned(),
+            },
+            rounds: plan.rounds,
+            set_up_seconds: set_up.as_secs_f64(),
+            figures: board
+                .works()
+                .into_iter()
+                .flat_map(|work| board.lines(work))
+                .map(|line| figure(board, line))
+                .collect(),
+            bars: judged(board),
         }
     }
-}
 
-/// What a figure is divided by.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reference {
-    Party(Party),
-    /// The same party at another work.
-    Work(Work),
-}
-
-const MIB: usize = 1 << 20;
-const PIPELINED: Style = Style::Async(4);
-
-fn bars() -> Vec<Bar> {
-    let tcp = |style, least, later| Bar {
-        work: Work::Write(MIB),
-        party: Party::Forebay(Socket::Tcp, style),
-        against: Reference::Party(Party::Stream(Socket::Tcp)),
-        least,
-        later,
-    };
-    let names = |work| Bar {
-        work,
-        party: Party::Forebay(Socket::Unix, Style::Blocking),
-        against: Reference::Party(Party::Tmpfs),
-        least: 0.5,
-        later: true,
-    };
-    vec![
-        tcp(Style::Blocking, 0.6, false),
-        tcp(PIPELINED, 0.6, false),
-        tcp(Style::Blocking, 0.85, true),
-        tcp(PIPELINED, 0.85, true),
-        names(Work::Create),
-        names(Work::Stat),
-        names(Work::Unlink),
-    ]
-}
-
-/// What a line is compared with, and the word for it.
-fn references(line: &Line) -> Vec<(&'static str, Reference)> {
-    let socket = match line.party {
-        Party::Forebay(socket, _) => socket,
-        Party::Servers(_) => return vec![("one server", Reference::Party(Party::Servers(1)))],
-        Party::Library | Party::Mount => {
-            return vec![
-                ("tmpfs", Reference::Party(Party::Tmpfs)),
-                ("disk", Reference::Party(Party::Disk)),
-                ("pass-through", Reference::Party(Party::PassThrough)),
-            ];
-        }
-        Party::Stream(_) | Party::Turns(_) | Party::PassThrough | Party::Tmpfs | Party::Disk => {
-            return Vec::new();
-        }
-    };
-    match line.work {
-        Work::Write(_) | Work::Read(_) => vec![
-            ("stream", Reference::Party(Party::Stream(socket))),
-            ("req/ack", Reference::Party(Party::Turns(socket))),
-            ("tmpfs", Reference::Party(Party::Tmpfs)),
-            ("disk", Reference::Party(Party::Disk)),
-        ],
-        Work::Create | Work::Stat | Work::Unlink => vec![("tmpfs", Reference::Party(Party::Tmpfs))],
-        Work::OneFile(writers) => vec![("file each", Reference::Work(Work::FileEach(writers)))],
-        Work::FileEach(_) | Work::FioWrite(_) | Work::FioRead(_) => Vec::new(),
-    }
-}
-
-/// A ratio of medians, or of whatever else a line is summed up by.
-fn ratio(board: &Board, work: Work, party: Party, against: Reference, sum: fn(&Line) -> f64) -> Option<f64> {
-    let (other_work, other_party) = match against {
-        Reference::Party(other) => (work, other),
-        Reference::Work(other) => (other, party),
-    };
-    Some(sum(board.line(work, party)?) / sum(board.line(other_work, other_party)?))
-}
-
-/// A table for each kind of work, then the bars.
-pub(crate) fn text(board: &Board) -> String {
-    let mut out = String::new();
-    for work in board.works() {
-        let _ = writeln!(out, "\n{work}, {} (median, lowest–highest), ratios of medians", work.unit());
-        for line in board.lines(work) {
-            let range = format!("{:.0}–{:.0}", line.lowest(), line.highest());
-            let _ = write!(out, "  {:<30} {:>8.0}  {range:<15}", line.party.to_string(), line.median());
-            for (word, reference) in references(line) {
-                if let Some(ratio) = ratio(board, work, line.party, reference, Line::median) {
-                    let _ = write!(out, "  {ratio:>5.2} × {word}");
+    /// Ratios that moved by more than a tenth since an earlier run: work, party, against whom, before, now.
+    pub(crate) fn moved(&self, before: &Report) -> Vec<(&Figure, &str, f64, f64)> {
+        let mut moved = Vec::new();
+        for figure in &self.figures {
+            let same = |old: &&Figure| old.work == figure.work && old.party == figure.party;
+            let Some(old) = before.figures.iter().find(same) else { continue };
+            for (word, &now) in &figure.ratios {
+                match old.ratios.get(word) {
+                    Some(&was) if (now / was - 1.0).abs() > 0.1 => {
+                        moved.push((figure, word.as_str(), was, now));
+                    }
+                    _ => {}
                 }
             }
-            let _ = writeln!(out);
         }
+        moved
     }
-    let _ = writeln!(out);
-    for (bar, median, highest) in judged(board) {
-        let verdict = match Verdict::of(&bar, median, highest) {
-            Verdict::Met => "met",
-            Verdict::Missed => "MISSED",
-            Verdict::Unclear => "UNCLEAR",
-        };
-        let when = if bar.later { "final bar" } else { "bar" };
-        let of = match bar.against {
-            Reference::Party(party) => party.to_string(),
-            Reference::Work(work) => work.to_string(),
-        };
-        let _ = writeln!(
-            out,
-            "{verdict:<7} {when} {:.2}: {}, {}: {median:.2} of {of} ({highest:.2} between the best rounds)",
-            bar.least, bar.work, bar.party
-        );
+
+    /// The same in words, beside an earlier run if there is one.
+    #[must_use]
+    pub fn text(&self, before: Option<&Report>) -> String {
+        let mut text = self.to_string();
+        if let Some(before) = before {
+            let moved = self.moved(before);
+            text.push_str("\nratios that moved by more than a tenth since the last run:");
+            text.push_str(if moved.is_empty() { " none\n" } else { "\n" });
+            for (figure, word, was, now) in moved {
+                let line = format!("  {}, {}: {was:.2} → {now:.2} × {word}\n", figure.work, figure.party);
+                text.push_str(&line);
+            }
+        }
+        text
     }
-    out
+
+    /// Its figures, work by work.
+    pub(crate) fn works(&self) -> Vec<&[Figure]> {
+        self.figures.chunk_by(|one, other| one.work == other.work).collect()
+    }
+}
+
+fn figure(board: &Board, line: &Line) -> Figure {
+    let against = |(word, reference): (&str, Reference)| {
+        Some((word.to_owned(), ratio(board, line.work, line.party, reference, Line::median)?))
+    };
+    Figure {
+        work: line.work.to_string(),
+        party: line.party.to_string(),
+        unit: line.work.unit().to_owned(),
+        median: line.median(),
+        lowest: line.lowest(),
+        highest: line.highest(),
+        ratios: references(line).into_iter().filter_map(against).collect(),
+    }
 }
 
 /// The bars whose parties were measured, with their ratios of medians and of the best rounds.
-fn judged(board: &Board) -> Vec<(Bar, f64, f64)> {
-    let judge = |bar: Bar| {
-        let of = |sum| ratio(board, bar.work, bar.party, bar.against, sum);
-        Some((of(Line::median)?, of(Line::highest)?)).map(|(median, highest)| (bar, median, highest))
+fn judged(board: &Board) -> Vec<Judged> {
+    let judge = |bar: crate::bars::Bar| {
+        let of = |sum| ratio(board, bar.work, bar.party, Reference::Party(bar.against), sum);
+        let (median, highest) = (of(Line::median)?, of(Line::highest)?);
+        Some(Judged {
+            work: bar.work.to_string(),
+            party: bar.party.to_string(),
+            against: bar.against.to_string(),
+            bar: bar.least,
+            ratio: median,
+            ratio_of_best: highest,
+            verdict: Verdict::of(bar.least, median, highest),
+        })
     };
     bars().into_iter().filter_map(judge).collect()
 }
 
-/// The same as one JSON object.
-pub(crate) fn json(board: &Board) -> Value {
-    let figures: Vec<Value> = board
-        .works()
-        .into_iter()
-        .flat_map(|work| board.lines(work))
-        .map(|line| {
-            let ratios: serde_json::Map<String, Value> = references(line)
-                .into_iter()
-                .filter_map(|(word, reference)| {
-                    Some((
-                        word.to_owned(),
-                        json!(ratio(board, line.work, line.party, reference, Line::median)?),
-                    ))
-                })
-                .collect();
-            json!({
-                "work": line.work.to_string(),
-                "party": line.party.to_string(),
-                "unit": line.work.unit(),
-                "median": line.median(),
-                "lowest": line.lowest(),
-                "highest": line.highest(),
-                "ratios": ratios,
-            })
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Verdict::Met => "met",
+            Verdict::Missed => "MISSED",
+            Verdict::Unclear => "UNCLEAR",
         })
-        .collect();
-    let bars: Vec<Value> = judged(board)
-        .into_iter()
-        .map(|(bar, median, highest)| {
-            json!({
-                "work": bar.work.to_string(),
-                "party": bar.party.to_string(),
-                "bar": bar.least,
-                "final": bar.later,
-                "ratio": median,
-                "ratio_of_best": highest,
-                "met": Verdict::of(&bar, median, highest) == Verdict::Met,
-            })
-        })
-        .collect();
-    json!({ "figures": figures, "bars": bars })
+    }
+}
+
+/// A table for each kind of work, then the bars.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Machine { cores, kernel, load } = &self.machine;
+        writeln!(f, "{cores} cores, Linux {kernel}, load {load} at the end; {} rounds", self.rounds)?;
+        writeln!(f, "set-up: {:.2} s until the server served, regions touched", self.set_up_seconds)?;
+        for work in self.works() {
+            writeln!(f, "\n{}, {} (median, lowest–highest), ratios of medians", work[0].work, work[0].unit)?;
+            for figure in work {
+                let range = format!("{:.0}–{:.0}", figure.lowest, figure.highest);
+                write!(f, "  {:<30} {:>8.0}  {range:<15}", figure.party, figure.median)?;
+                for (word, ratio) in &figure.ratios {
+                    write!(f, "  {ratio:>5.2} × {word}")?;
+                }
+                writeln!(f)?;
+            }
+        }
+        writeln!(f)?;
+        for judged in &self.bars {
+            let Judged { work, party, against, bar, ratio, ratio_of_best, verdict } = judged;
+            writeln!(
+                f,
+                "{verdict:<7} bar {bar:.2}: {work}, {party}: {ratio:.2} of {against} ({ratio_of_best:.2} between the best rounds)",
+            )?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{MIB, Party, Size, Socket, Style, Work};
+
+    fn report(tcp: u64) -> Report {
+        let mut board = Board::default();
+        let size = Size::of(MIB, 8 * MIB);
+        for (party, millis) in
+            [(Party::Stream(Socket::Tcp), 10), (Party::Forebay(Socket::Tcp, Style::Blocking), tcp)]
+        {
+            board.moved(Work::Write(MIB), party, size, Duration::from_millis(millis));
+        }
+        Report::of(&Plan::new(true, Vec::new(), "/".into(), |_| {}), &board, Duration::from_secs(1))
+    }
 
     #[test]
-    fn a_bar_is_met_or_missed_only_where_medians_and_best_rounds_agree() {
-        for (median, highest, verdict) in [
-            (0.6, 0.7, Verdict::Met),
-            (0.5, 0.59, Verdict::Missed),
-            (1.5, 0.5, Verdict::Unclear),
-            (0.5, 0.7, Verdict::Unclear),
-        ] {
-            assert_eq!(Verdict::of(&bars()[0], median, highest), verdict, "{median} {highest}");
-        }
+    fn a_report_is_read_again_and_tells_what_moved() {
+        let (before, now) = (report(10), report(20));
+        let kept: Report =
+            serde_json::from_str(&serde_json::to_string(&before).expect("JSON")).expect("a report");
+        let moved = now.moved(&kept);
+        assert_eq!(moved.len(), 1);
+        let (figure, word, was, now_is) = &moved[0];
+        assert_eq!((figure.party.as_str(), *word), ("forebay tcp, blocking", "stream"));
+        assert!((was - 1.0).abs() < 1e-9 && (now_is - 0.5).abs() < 1e-9, "{was} → {now_is}");
+        assert_eq!(kept.bars[0].verdict, Verdict::Met);
+        assert_eq!(now.bars[0].verdict, Verdict::Missed);
+        assert!(now.text(Some(&kept)).contains("1.00 → 0.50 × stream"));
     }
 }

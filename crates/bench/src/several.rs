@@ -4,15 +4,15 @@ use crate::Outcome;
 use crate::board::Board;
 use crate::names::{in_tasks, note};
 use crate::near::Near;
-use crate::plan::{Party, Socket};
+use crate::plan::{Party, Plan, Socket};
 
 /// Enough requests under way for several servers.
 const DEPTH: usize = 16;
 const COUNTS: [u16; 3] = [1, 2, 4];
 
 /// A service of each size.
-pub(crate) fn start() -> Outcome<Vec<(u16, Near)>> {
-    COUNTS.into_iter().map(|count| Ok((count, Near::start(count)?))).collect()
+pub(crate) fn start(plan: &Plan) -> Outcome<Vec<(u16, Near)>> {
+    COUNTS.into_iter().map(|count| Ok((count, Near::start(plan, count)?))).collect()
 }
 
 /// Makes so many empty files in one directory of each service, asks for their attributes, removes them.

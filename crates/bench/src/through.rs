@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::board::{Board, timed};
-use crate::near::Near;
+use crate::near::{BYTE, Near};
 use crate::plan::{Party, STYLES, Size, Socket, Style, Work};
 use forebay_client::{Client, File, OpenOptions, blocking};
 use forebay_model::Result;
@@ -10,8 +10,6 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 
 const PATH: &str = "/bench";
-/// What is written, and must be read.
-const BYTE: u8 = 7;
 
 /// Writes a fresh file and reads it back, in every style.
 pub(crate) fn run(near: &Near, socket: Socket, size: Size, board: &mut Board) -> Outcome {

@@ -11,8 +11,8 @@
 //! store, check            stores on disk, without a server
 //! layout, servers         how files lie on servers; a server that comes with a new store
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
-//! bench                   how fairly it is shared, measured
-//! plan                    how large the buffer must be
+//! bench                   how fast it is and how fairly it is shared, measured
+//! plan, route             how large the buffer must be; what would go past it
 //! demo                    everything at once, with a crash in the middle
 //! settings, places, connect   forebay.toml, default paths, the way to the service
 //! view, output            what is shown, and the only place that prints
@@ -50,6 +50,7 @@ mod places;
 mod plan;
 mod policy;
 mod remote;
+mod route;
 mod run;
 mod servers;
 mod settings;
@@ -133,9 +134,11 @@ enum Command {
     Store(store::Store),
     /// Say how large the buffer must be, and when it should empty
     Plan(Box<plan::PlanArgs>),
+    /// Say which writes of a trace would be buffered, and which would go straight to the storage behind
+    Route(route::Route),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
     Demo(demo::Demo),
-    /// Measure how fairly a service is shared
+    /// Measure how fast Forebay is, and how fairly it is shared
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Print completions for a shell
@@ -144,6 +147,12 @@ enum Command {
     DemoJob(demo::DemoJob),
     #[command(hide = true)]
     BenchJob(bench::BenchJob),
+    #[command(hide = true)]
+    BenchFar(bench::Far),
+    #[command(hide = true)]
+    BenchPlaces(bench::Places),
+    #[command(hide = true, subcommand)]
+    BenchStep(bench::Steps),
 }
 
 fn run(command: Command) -> Outcome {
@@ -175,10 +184,14 @@ fn run(command: Command) -> Outcome {
         Command::Check(check) => check.run(),
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
+        Command::Route(route) => route.run(),
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),
         Command::Bench(bench) => bench.run(),
         Command::BenchJob(job) => job.run(),
+        Command::BenchFar(far) => far.run(),
+        Command::BenchPlaces(places) => places.run(),
+        Command::BenchStep(step) => step.run(),
         Command::DemoJob(job) => job.run(),
     }
 }

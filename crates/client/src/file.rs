@@ -209,11 +209,7 @@ impl File {
 
     /// Turns a range into zeros; the length stays. An empty range is refused, as `fallocate` does.
     pub async fn punch(&self, offset: u64, len: u64) -> Result<()> {
-        let (what, request) = ("punch a hole into", Request::Punch { token: self.token(), offset, len });
-        match self.held.spread() {
-            None => self.tell(what, request).await,
-            Some(spread) => self.within(what, Box::pin(spread.tell_holders(self.target(), &request)).await),
-        }
+        self.tell("punch a hole into", Request::Punch { token: self.token(), offset, len }).await
     }
 
     /// Waits until everything acknowledged for this file is durable.

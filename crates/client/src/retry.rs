@@ -52,7 +52,6 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Link { .. }
         | Request::Symlink { .. }
         | Request::RemoveXattr { .. }
-        | Request::Append { .. }
         | Request::Peer(_)
         | Request::Shutdown => false,
     }

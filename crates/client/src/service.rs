@@ -132,7 +132,6 @@ fn answers(members: &Members, request: &Request) -> Option<ServerId> {
         | Request::Close { token }
         | Request::Truncate { token, .. }
         | Request::Extend { token, .. }
-        | Request::Append { token, .. }
         | Request::Punch { token, .. }
         | Request::Sync { token }
         | Request::Ring { token, .. }

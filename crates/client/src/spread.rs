@@ -68,17 +68,12 @@ impl Spread {
         Ok(session)
     }
 
-    /// Tells whoever puts appends and truncations in order.
+    /// Tells whoever puts appends, truncations and holes in order.
     pub(crate) async fn tell_order(&self, target: Target<'_>, request: &Request) -> Result<()> {
         match self.layout.only() {
             Some(only) => self.tell(target, only, request).await,
             None => done(&self.authority, target.who, request).await,
         }
-    }
-
-    /// Tells everybody who has bytes of the file.
-    pub(crate) async fn tell_holders(&self, target: Target<'_>, request: &Request) -> Result<()> {
-        self.tell_each(target, self.layout.servers.iter().copied().collect(), request).await
     }
 
     /// Tells everybody who has something of the file.
@@ -173,7 +168,7 @@ impl Spread {
     }
 
     /// Writes all of `data` behind the last byte, and says where that was. Where several servers have the bytes, the
-    /// authority hands out the place.
+    /// authority puts them there.
     pub(crate) async fn append(&self, target: Target<'_>, data: &[u8]) -> Result<u64> {
         if let Some(only) = self.layout.only() {
             let session = self.session(only)?;
@@ -185,14 +180,7 @@ impl Spread {
                 appended => appended,
             };
         }
-        let request = Request::Append { token: target.token, len: data.len() as u64 };
-        match self.authority.call(target.who, &request).await? {
-            Reply::Written { offset } => {
-                self.write_at(target, offset, data).await?;
-                Ok(offset)
-            }
-            other => Err(unexpected(&request, &other)),
-        }
+        self.authority.append(target, data).await
     }
 
     /// Fills `into` from an offset on; fewer bytes only at the end of the file.

@@ -25,6 +25,6 @@ pub use job::{Job, JobId, MAX_LABEL};
 pub use members::{MAX_SERVERS, Member, Members};
 pub use name::{MAX_NAME, MAX_PATH, Name};
 pub use perm::{Access, Identity, MAX_GROUPS, may};
-pub use span::Span;
+pub use span::{Reshape, Span};
 pub use time::Time;
 pub use units::Bytes;

@@ -12,6 +12,15 @@ pub struct Span {
     pub end: u64,
 }
 
+/// A change of a file's bytes that concerns all who hold some.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reshape {
+    /// The file gets this length.
+    Cut(u64),
+    /// This range becomes zeros.
+    Punch(Span),
+}
+
 impl Span {
     /// The range `start..end`.
     #[must_use]

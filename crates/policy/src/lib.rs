@@ -10,8 +10,8 @@
 pub mod arbiter;
 pub mod device;
 pub mod drain;
-mod route;
+pub mod route;
 pub mod share;
 
-pub use route::{Mode, Route, Write, route};
+pub use route::{Mode, Route, Router, Write};
 pub use share::{Cost, Fifo, Next, OPERATION, Request, Scheduler, Tick, Ticket};

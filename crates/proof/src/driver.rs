@@ -334,13 +334,16 @@ impl Driver {
     fn judge(&mut self, node: NodeId, writes: bool, change: Option<Change>, done: Result<(), Error>) -> Step {
         match (done, change) {
             (Err(error), Some(change)) if error.kind() == ErrorKind::Unreachable => {
-                let empty = match &change {
-                    // The place was handed out, and nobody heard where it is.
-                    Change::Append(size, data) => Change::Append(*size, vec![0; data.len()]),
+                let partly = match &change {
+                    // Some of it may be there, from the beginning on.
+                    Change::Append(size, data) => {
+                        let there = self.length(node).saturating_sub(*size) as usize;
+                        Change::Append(*size, data[..data.len().min(there)].to_vec())
+                    }
                     other => other.clone(),
                 };
                 self.settle(&[&|tree| change.clone().apply(tree.bytes_mut(node)), &|tree| {
-                    empty.clone().apply(tree.bytes_mut(node));
+                    partly.clone().apply(tree.bytes_mut(node));
                 }]);
                 Step::Unknown
             }
@@ -356,6 +359,12 @@ impl Driver {
             }
             (Ok(()), None) => Step::Done,
         }
+    }
+
+    /// How long an open file really is.
+    fn length(&self, node: NodeId) -> u64 {
+        let handle = self.handles.iter().find(|handle| handle.node == node).expect("it is open");
+        handle.file.stat().expect("an open file has attributes").size
     }
 
     fn read(&mut self, index: usize, offset: u64) -> Step {

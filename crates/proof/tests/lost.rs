@@ -105,7 +105,10 @@ fn a_killed_writers_bytes_are_all_visible() {
     let client = fleet.client(0, By::Unix);
     client.mkdir("/d", 0o755).unwrap();
     client.set_layout("/d", Some(Striping { width: 0, stripe: 64 << 10 })).unwrap();
-    for (number, by) in [(0, By::Unix), (1, By::Tcp)] {
+    // Each with a server that is killed while it writes, or none.
+    for (number, by, killed) in
+        [(0, By::Unix, None), (1, By::Tcp, None), (2, By::Unix, Some(1)), (3, By::Tcp, Some(3))]
+    {
         let path = format!("/d/w{number}");
         let config = fleet.hosts[1].client_config(by);
         let key = fleet.hosts[1].key();
@@ -114,7 +117,12 @@ fn a_killed_writers_bytes_are_all_visible() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let told = BufReader::new(writer.stdout.take().unwrap()).lines();
+        let mut told = BufReader::new(writer.stdout.take().unwrap()).lines();
+        if let Some(server) = killed {
+            told.nth(20).unwrap().unwrap();
+            fleet.host(server).kill();
+            fleet.host(server).start();
+        }
         let end: u64 = told.take(60).last().unwrap().unwrap().parse().unwrap();
         writer.kill().unwrap();
         writer.wait().unwrap();
@@ -139,6 +147,40 @@ fn a_killed_writers_bytes_are_all_visible() {
         assert_eq!(look(), size);
     }
     drop(client);
+    fleet.check();
+}
+
+#[test]
+fn a_change_of_the_length_that_fails_has_not_happened_anywhere() {
+    let mut fleet = Fleet::new(PROGRAM, 3, plan());
+    let patient = fleet.client(0, By::Unix);
+    populate(&patient);
+    let whole = pattern(0, 5 * STRIPE as usize);
+    let content = |client: &Client, path: &str| {
+        let file = client.open(path, OpenOptions::READ).unwrap();
+        let mut bytes = vec![0; file.stat().unwrap().size as usize];
+        assert_eq!(file.pread(0, &mut bytes).unwrap(), bytes.len(), "{path}");
+        bytes
+    };
+    // A file of server 1, so that everybody but one of its holders is there.
+    let ours = |path: &String| patient.stat(path).unwrap().id.maker() == ServerId(1);
+    let path = (0..12).map(|number| format!("/striped/f{number}")).find(ours).expect("one of twelve");
+    let file = patient.open(&path, OpenOptions::WRITE).unwrap();
+    file.pwrite(0, &whole).unwrap();
+    let client = impatient(&fleet, 0, By::Unix);
+    let open = client.open(&path, OpenOptions::WRITE).unwrap();
+    fleet.host(3).kill();
+    for failed in [open.truncate(10), open.punch(100, 4 * STRIPE), client.truncate(&path, 10)] {
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unreachable);
+    }
+    fleet.host(3).start();
+    assert!(content(&patient, &path) == whole, "nothing of it");
+    file.truncate(3 * STRIPE + 5).unwrap();
+    assert!(content(&patient, &path) == whole[..3 * STRIPE as usize + 5]);
+    file.truncate(0).unwrap();
+    file.append(&whole).unwrap();
+    assert!(content(&patient, &path) == whole);
+    drop((file, open, client, patient));
     fleet.check();
 }
 

@@ -76,6 +76,7 @@ fn random_operations_on_five_servers_match_the_model() {
 const WORKERS: u64 = 4;
 /// The common file grows no further.
 const LONGEST: u64 = 8 << 20;
+const STRIPE: usize = 64 << 10;
 
 /// What one client knows about its appends: where each went, and how long it is.
 type Appended = BTreeMap<u64, (u64, u64)>;
@@ -125,7 +126,30 @@ fn check_appends(client: &Client, appended: &[Appended]) -> usize {
             assert_eq!((block.writer, block.version), (writer as u64, *version), "at {offset}");
         }
     }
+    check_holes(&bytes);
     appended.iter().map(BTreeMap::len).sum()
+}
+
+/// Appends that nobody was told of are there in whole or from their beginning to the end of a stripe, and nothing else is.
+fn check_holes(bytes: &[u8]) {
+    let mut at = 0;
+    while at < bytes.len() {
+        let next_stripe = (at / STRIPE + 1) * STRIPE;
+        let Some(block) = Block::head(&bytes[at..]) else {
+            assert!(
+                next_stripe - at < HEAD && bytes[at] != 0,
+                "neither a block nor the beginning of one at {at}"
+            );
+            at = next_stripe;
+            continue;
+        };
+        let expected = block.bytes();
+        let same = bytes[at..].iter().zip(&expected).take_while(|(one, other)| one == other).count();
+        let end = at + same;
+        let cut = if same == expected.len() { end } else { end / STRIPE * STRIPE };
+        assert!(cut > at, "{block:?} at {at} ends after {same} bytes");
+        at = cut;
+    }
 }
 
 fn play_side_by_side(count: u16, part: u64) {
@@ -136,7 +160,7 @@ fn play_side_by_side(count: u16, part: u64) {
     let mut fleet = Fleet::new(PROGRAM, count, plan);
     let reader = fleet.client(0, By::Unix);
     reader.mkdir("/common", 0o777).unwrap();
-    let striping = Striping { width: 0, stripe: 64 << 10 };
+    let striping = Striping { width: 0, stripe: STRIPE as u64 };
     reader.set_layout("/common", Some(striping)).unwrap();
     reader.open("/common/file", OpenOptions::CREATE).unwrap().close().unwrap();
     let go_on = AtomicBool::new(true);

@@ -35,7 +35,7 @@ pub struct Config {
     pub region: Option<Bytes>,
     /// What the regions live on.
     pub medium: Medium,
-    /// What stands behind the buffer, as `dir:PATH` or `stripes:PATH,PATH,…`; nothing if not given.
+    /// What stands behind the buffer, as `dir:PATH`, `stripes:PATH,PATH,…` or `model:DEVICE:BACKEND`; nothing if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
     /// Permission bits of the root directory of a new store: everybody may make files, and only the owner of one

@@ -95,7 +95,21 @@ fn begin(
             return Ok(None);
         }
         Class::Peer | Class::Errand => None,
-        Class::Usual | Class::Slow | Class::Behind => match enter(connection) {
+        _ if !service.serves() => {
+            *aside += 1;
+            let promise = Promise { id, answer: None, tell: tell.clone() };
+            let (service, job) = (service.clone(), connection.job.clone());
+            tokio::spawn(async move {
+                service.serving().await;
+                let answer = match enter(&service, &job) {
+                    Ok(entry) => later(service, &job, caller, request, class, Some(entry)).await,
+                    Err(error) => Some(Err(error)),
+                };
+                promise.keep(answer);
+            });
+            return Ok(None);
+        }
+        Class::Usual | Class::Slow | Class::Behind => match enter(service, &connection.job) {
             Ok(entry) => Some(entry),
             Err(error) => return Ok(Some((id, Some(Err(error))))),
         },
@@ -130,10 +144,9 @@ fn begin(
 }
 
 /// A place among those who wait for their turn, or a turn.
-fn enter(connection: &Connection) -> Result<Entry> {
-    let service = &connection.service;
+fn enter(service: &Service, job: &Membership) -> Result<Entry> {
     service.demand_joined()?;
-    connection.job.enter(service.turns.price(0), service.store.data().now())
+    job.enter(service.turns.price(0), service.store.data().now())
 }
 
 /// Answers another server on the spot, or sets its request aside.
@@ -150,6 +163,7 @@ fn answer_peer(
         let met = service.greet_server(caller, meeting);
         if met.is_ok() {
             connection.server = Some(meeting.server);
+            tokio::task::block_in_place(|| service.fences.renew(meeting.server, &caller.fence));
         }
         return Some((id, Some(met.map(|met| Reply::Peer(Box::new(PeerReply::Met(met)))))));
     }
@@ -157,7 +171,11 @@ fn answer_peer(
         let text = "only a server that has said which one it is may ask this";
         return Some((id, Some(Err(Error::new(ErrorKind::NotPermitted, text)))));
     };
-    match service.answer(from, &asked) {
+    let answered = match caller.fence.pass() {
+        Ok(_pass) => service.answer(from, &asked),
+        Err(error) => Err(error.into()),
+    };
+    match answered {
         Ok(reply) => Some((id, Some(Ok(Reply::Peer(Box::new(reply)))))),
         Err(Stop::Failed(error)) => Some((id, Some(Err(error)))),
         Err(_) => {

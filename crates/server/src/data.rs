@@ -1,9 +1,9 @@
 //! Data connections: writes and reads of one job, in order.
 //!
-//! The way of a write: header and body are read, the token is checked, the route chosen; when the first byte of the
-//! payload has come, the turn is waited for, with the payload still in the socket; then space is reserved, filled
-//! from the socket with no copy in between, one turn for every slice, and committed. Whatever goes wrong before the payload was read, it is
-//! read and thrown away, so that the connection stays in step; an error inside the payload ends the connection.
+//! The way of a write: header and body are read, the token is checked; when the first byte of the payload has come, the
+//! turn is waited for, with the payload still in the socket; then space is reserved, filled from the socket with no copy
+//! in between, one turn for every slice, and committed. Whatever goes wrong before the payload was read, it is read and
+//! thrown away, so that the connection stays in step; an error inside the payload ends the connection.
 //!
 //! The way of a read: token, turn, pieces pinned in their regions, and from there to the socket, one turn for every
 //! slice. Where a piece is behind, it is fetched first.
@@ -13,11 +13,11 @@ use crate::link::gone;
 use crate::opens::Hold;
 use crate::pace::Pace;
 use crate::service::Caller;
-use crate::several::Stop;
+use crate::several::{Stop, Undone, Writer};
 use crate::turns::Turn;
 use crate::union::Part;
-use forebay_model::{Access, Bytes, Error, ErrorKind, Result};
-use forebay_policy::{Cost, Route, Write, route};
+use forebay_model::{Access, Error, ErrorKind, Layout, Result};
+use forebay_policy::Cost;
 use forebay_store::{Filled, Grant, Piece, Place};
 use forebay_wire::{At, Header, MAX_PAYLOAD, PeerRequest, Reply, Request, Token};
 use std::collections::VecDeque;
@@ -113,8 +113,10 @@ impl Connection {
             };
             return Ok(Some(Reply::Written { offset }));
         }
-        match route(self.service.mode, Write { offset, len: Bytes(u64::from(len)) }) {
-            Route::Buffer => {}
+        if at == At::End
+            && let Some(layout) = self.service.shared_layout(token.file)?
+        {
+            return self.append(caller, token, &layout, &hold, payload).await;
         }
         self.shed_set_id(caller, &hold).await?;
         self.flush_first(len).await?;
@@ -128,6 +130,38 @@ impl Connection {
             self.service.store.data().commit(token.file, place, parts, self.job.id())?
         };
         Ok(Some(Reply::Written { offset: done.offset }))
+    }
+
+    /// Appends to a file whose bytes several servers hold: where they go is known when all have come.
+    async fn append(
+        &mut self,
+        caller: &Caller,
+        token: &Token,
+        layout: &Layout,
+        hold: &Hold,
+        payload: &mut Payload,
+    ) -> Result<Option<Reply>, Failure> {
+        let service = self.service.clone();
+        let _place = service.appends.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
+        let len = payload.left;
+        self.shed_set_id(caller, hold).await?;
+        self.flush_first(len).await?;
+        self.first_byte(payload).await?;
+        let slice = len.min(service.turns.slice());
+        let turn = self.turn(service.turns.price(slice)).await?;
+        let mut pace = self.pace(turn, slice, payload);
+        let mut bytes = vec![0; len as usize];
+        self.fill(&mut bytes, payload, &mut pace).await?;
+        drop(pace);
+        let writer = Writer { file: token.file, uid: token.uid, job: self.job.id() };
+        match service.append_shared(&caller.fence, &writer, layout, &bytes).await {
+            Ok(offset) => Ok(Some(Reply::Written { offset })),
+            Err(Undone::Failed(error)) => Err(Failure::Refused(error)),
+            Err(Undone::Unknown) => {
+                let text = "another server did not answer in the middle of an append";
+                Err(Failure::Broken(Error::new(ErrorKind::Unreachable, text)))
+            }
+        }
     }
 
     /// Reads the payload into as many reservations as it takes.
@@ -261,7 +295,9 @@ impl Connection {
     /// The file behind a token, held. The server that opened it may have to be asked first.
     async fn claim(&self, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {
         let service = &self.service;
+        service.serving().await;
         service.demand_joined()?;
+        service.learn_reshape(token.file).await?;
         match service.claim(caller, token, need) {
             Ok(hold) => return Ok(hold),
             Err(Stop::Failed(error)) => return Err(error),

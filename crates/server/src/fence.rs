@@ -4,18 +4,22 @@
 //! may still be on its way here: in a socket, or waiting for its turn. Were that carried out after the repetition, it
 //! would undo what the client did since. So the client first says which connection it has given up.
 //!
+//! A server that lost its line to this one makes another, and asks again there: with that the old one is given up.
+//!
 //! **Invariant**: once a client was told that its connection is given up, nothing that was asked there changes anything.
 
 use crate::key::random;
 use crate::session::Owner;
-use forebay_model::{Error, ErrorKind, Result};
+use forebay_model::{Error, ErrorKind, Result, ServerId};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The connections that can be given up: those of which something is left.
 #[derive(Default)]
 pub(crate) struct Fences {
     table: Mutex<HashMap<(Owner, u64), Weak<Fence>>>,
+    /// The lines of other servers.
+    lines: Mutex<HashMap<ServerId, Weak<Fence>>>,
 }
 
 /// One connection's, held by all that is done for it.
@@ -23,9 +27,20 @@ pub(crate) struct Fence {
     number: u64,
     owner: Owner,
     fences: Arc<Fences>,
-    /// Whether the client has given the connection up.
-    closed: RwLock<bool>,
+    door: Mutex<Door>,
+    left: Condvar,
 }
+
+#[derive(Default)]
+struct Door {
+    /// Whether the client has given the connection up.
+    closed: bool,
+    /// How much is just being done for it.
+    inside: usize,
+}
+
+/// Leave to change something; while it is held, the connection is not given up.
+pub(crate) struct Pass(Arc<Fence>);
 
 impl Fences {
     /// For a new connection. Its number is random, so that one from another life of the server means nobody.
@@ -33,8 +48,8 @@ impl Fences {
         let bytes: [u8; 32] = random()?;
         let [a, b, c, d, e, f, g, h, ..] = bytes;
         let number = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let fence = Fence { number, owner, fences: self.clone(), closed: RwLock::new(false) };
-        let fence = Arc::new(fence);
+        let (door, left) = (Mutex::default(), Condvar::new());
+        let fence = Arc::new(Fence { number, owner, fences: self.clone(), door, left });
         self.table().insert((owner, number), Arc::downgrade(&fence));
         Ok(fence)
     }
@@ -43,7 +58,17 @@ impl Fences {
     pub(crate) fn close(&self, owner: Owner, number: u64) {
         let fence = self.table().get(&(owner, number)).and_then(Weak::upgrade);
         if let Some(fence) = fence {
-            *fence.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+            fence.close();
+        }
+    }
+
+    /// Another server has a new line: whatever comes over an earlier one is too late.
+    pub(crate) fn renew(&self, server: ServerId, line: &Arc<Fence>) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let earlier = lines.insert(server, Arc::downgrade(line)).and_then(|earlier| earlier.upgrade());
+        drop(lines);
+        if let Some(earlier) = earlier.filter(|earlier| !Arc::ptr_eq(earlier, line)) {
+            earlier.close();
         }
     }
 
@@ -58,12 +83,37 @@ impl Fence {
         self.number
     }
 
-    /// Leave to change something; while it is held, the connection is not given up.
-    pub(crate) fn pass(&self) -> Result<RwLockReadGuard<'_, bool>> {
-        let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
-        match *closed {
-            false => Ok(closed),
-            true => Err(Error::new(ErrorKind::Unreachable, "the client has given this connection up")),
+    /// Leave to change something.
+    pub(crate) fn pass(self: &Arc<Fence>) -> Result<Pass> {
+        let mut door = self.door();
+        if door.closed {
+            return Err(Error::new(ErrorKind::Unreachable, "the client has given this connection up"));
+        }
+        door.inside += 1;
+        drop(door);
+        Ok(Pass(Arc::clone(self)))
+    }
+
+    /// Gives the connection up, and waits for what is just being done for it.
+    pub(crate) fn close(&self) {
+        let mut door = self.door();
+        door.closed = true;
+        while door.inside > 0 {
+            door = self.left.wait(door).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn door(&self) -> MutexGuard<'_, Door> {
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let mut door = self.0.door();
+        door.inside -= 1;
+        if door.inside == 0 {
+            self.0.left.notify_all();
         }
     }
 }
@@ -94,6 +144,18 @@ mod tests {
         assert_eq!(fences.table().len(), 1, "something is still done for it");
         drop(busy);
         assert!(fences.table().is_empty());
+    }
+
+    #[test]
+    fn a_server_has_one_line() {
+        let fences = Arc::new(Fences::default());
+        let lines: Vec<_> = (0..3).map(|_| fences.raise((1, Uid(0))).unwrap()).collect();
+        fences.renew(ServerId(1), &lines[0]);
+        fences.renew(ServerId(2), &lines[1]);
+        fences.renew(ServerId(1), &lines[0]);
+        assert!(lines.iter().all(|line| line.pass().is_ok()));
+        fences.renew(ServerId(1), &lines[2]);
+        assert_eq!(lines.iter().map(|line| line.pass().is_ok()).collect::<Vec<_>>(), [false, true, true]);
     }
 
     #[test]

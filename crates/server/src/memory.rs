@@ -7,7 +7,6 @@ use crate::jobs::Membership;
 use crate::service::{Caller, Service};
 use crate::several::Stop;
 use forebay_model::{Access, Error, ErrorKind, Result};
-use forebay_policy::Mode;
 use forebay_store::{Body, RingId};
 use forebay_wire::{Answer, Reply, Request, RingGrant, SlabGrant, Token};
 use std::os::unix::ffi::OsStringExt;
@@ -79,7 +78,7 @@ fn ring(
     })?;
     let here = matches!(service.store.names().inode(token.file)?.body,
         Body::File { ref layout, .. } if layout.only() == Some(service.config.server));
-    if !here || service.mode != Mode::Buffer {
+    if !here {
         return Err(Error::new(ErrorKind::Unsupported, "the file's bytes do not all come here"));
     }
     service.shed_set_id(caller, &hold)?;

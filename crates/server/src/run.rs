@@ -308,6 +308,7 @@ fn connect(service: &Arc<Service>) {
     if !service.is_alone() {
         tokio::spawn(several::outlive(service.clone()));
         tokio::spawn(several::work(service.clone()));
+        tokio::spawn(several::settle_first(service.clone()));
     }
 }
 

@@ -16,8 +16,8 @@ use crate::turns::{Rules, Turns};
 use crate::union::Union;
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Stamp, Uid};
+use forebay_policy::Cost;
 use forebay_policy::share::{Policy, Tariff};
-use forebay_policy::{Cost, Mode};
 use forebay_store::{Batch, Body, Extent, Store};
 use forebay_wire::Key;
 use std::sync::Arc;
@@ -26,6 +26,8 @@ use tokio::sync::{Semaphore, watch};
 
 /// Flushes to a device that go on at the same time.
 const SYNCS: usize = 8;
+/// Appends to files of several servers whose bytes are in memory at the same time.
+const APPENDS: usize = 16;
 /// Where the metadata store keeps the key that seals tokens.
 const SEAL: &[u8] = b"k";
 
@@ -55,7 +57,7 @@ pub(crate) struct Service {
     pub(crate) history: History,
     pub(crate) connections: Semaphore,
     pub(crate) syncs: Semaphore,
-    pub(crate) mode: Mode,
+    pub(crate) appends: Semaphore,
     /// What proves a TCP client.
     pub(crate) key: KeyHolder,
     /// What seals tokens.
@@ -65,6 +67,8 @@ pub(crate) struct Service {
     /// How long it took to open the store.
     pub(crate) opening: Duration,
     stop: watch::Sender<bool>,
+    /// Whether clients are served.
+    open: watch::Sender<bool>,
     started: Instant,
     /// When it began to serve, by the store's clock.
     pub(crate) began: Stamp,
@@ -136,9 +140,10 @@ impl Service {
             history: History::open(store.meta().clone())?,
             connections: Semaphore::new(limits.connections),
             syncs: Semaphore::new(SYNCS),
-            mode: Mode::Buffer,
+            appends: Semaphore::new(APPENDS),
             owner: Uid(rustix::process::geteuid().as_raw()),
             stop: watch::Sender::new(false),
+            open: watch::Sender::new(alone),
             opening,
             started: Instant::now(),
             began: store.data().now(),
@@ -167,6 +172,24 @@ impl Service {
     /// Whether a peer may act for others.
     pub(crate) fn trusts(&self, peer: &Identity) -> bool {
         peer.is_root() || peer.uid == self.owner
+    }
+
+    /// What an earlier life had left open is settled: clients are served.
+    pub(crate) fn open_doors(&self) {
+        self.open.send_replace(true);
+    }
+
+    /// Whether clients are served.
+    pub(crate) fn serves(&self) -> bool {
+        *self.open.borrow()
+    }
+
+    /// Waits until clients are served.
+    pub(crate) async fn serving(&self) {
+        if !self.serves() {
+            // An error would mean that the service is gone.
+            let _ = self.open.subscribe().wait_for(|&open| open).await;
+        }
     }
 
     /// Ends the server: everything that waits is woken and goes.

@@ -17,6 +17,7 @@ mod fuzz;
 mod inspect;
 mod meta;
 mod names;
+mod reshape;
 mod store;
 mod superblock;
 
@@ -36,4 +37,5 @@ pub use names::{
     Part, Prepare, Question, Renamed, Root, Share, Sticky, Stopped, Target, Task, Told, Unlinked, Verdict,
     Walked, Withdrawal, check, check_all, repair,
 };
+pub use reshape::{Opening, Reshapes};
 pub use store::{Store, StoreConfig};

@@ -4,6 +4,7 @@ use crate::data::{Data, DirDisk, Geometry, NoRings, Recovery, Start, rings_cost}
 use crate::files::{self, Medium, bad};
 use crate::meta::{Batch, FjallKv, Kv};
 use crate::names::{Names, Root};
+use crate::reshape::Reshapes;
 use crate::superblock::{Superblock, boot_id};
 use forebay_model::{Bytes, ErrorKind, FileId, Incarnation, Result, ServerId, Stamp};
 use std::fs::File;
@@ -40,6 +41,7 @@ pub struct Store {
     dir: PathBuf,
     data: Arc<Data>,
     names: Names,
+    reshapes: Arc<Reshapes>,
     kv: Arc<dyn Kv>,
     superblock: Superblock,
     start: Start,
@@ -114,6 +116,7 @@ impl Store {
         superblock.boot = boot_id()?;
         superblock.write(&dir)?;
         let names = Names::open(Arc::clone(&kv), superblock.server)?;
+        let reshapes = Reshapes::open(Arc::clone(&kv))?;
         let nameless = nameless(&data, &names)?;
         if start == Start::MachineDied {
             // Their creation never became durable, so nobody was told that they exist for good.
@@ -127,7 +130,20 @@ impl Store {
             let text = "files have bytes but no name: the metadata may be damaged; their space stays in use";
             notes.push(format!("{} {text}", nameless.len()));
         }
-        Ok(Store { dir, data, names, kv, superblock, start, recovery, medium, notes, checker, _lock: lock })
+        Ok(Store {
+            dir,
+            data,
+            names,
+            reshapes,
+            kv,
+            superblock,
+            start,
+            recovery,
+            medium,
+            notes,
+            checker,
+            _lock: lock,
+        })
     }
 
     /// Gives up the bytes of a store whose regions are lost, and makes new ones. Names stay; reading what was lost
@@ -173,6 +189,12 @@ impl Store {
     #[must_use]
     pub fn names(&self) -> &Names {
         &self.names
+    }
+
+    /// Changes of bytes that other stores make too.
+    #[must_use]
+    pub fn reshapes(&self) -> &Arc<Reshapes> {
+        &self.reshapes
     }
 
     /// The metadata behind both.

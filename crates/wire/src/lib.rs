@@ -23,7 +23,7 @@ pub use frame::{FrameKind, HEADER, Header, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD,
 pub use fuzz::fuzz;
 pub use hello::{Channel, Greeting, Hello, Proof, VERSION, Welcome};
 pub use message::{Answer, At, Call, Entry, IfExists, Known, Reply, Request, Token};
-pub use peer::{Held, Meeting, Met, PeerReply, PeerRequest, Vouched};
+pub use peer::{Held, MAX_PUT, Meeting, Met, PeerReply, PeerRequest, Vouched};
 pub use rings::{RingGrant, SlabGrant};
 pub use seal::{Key, client_proof, same_proof, server_proof};
 pub use status::{

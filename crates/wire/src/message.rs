@@ -320,14 +320,6 @@ pub enum Request {
         /// What it is.
         special: Special,
     },
-    /// Hand out the next bytes behind the end of an open file whose bytes several servers hold; asked of the server
-    /// that holds its inode.
-    Append {
-        /// Which; needs write access.
-        token: Token,
-        /// So many.
-        len: u64,
-    },
     /// How the files of a directory are laid out.
     GetLayout {
         /// Which directory, or a file whose own layout is asked for.

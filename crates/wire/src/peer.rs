@@ -1,8 +1,11 @@
 //! What servers ask each other. Whoever asks has proved the key and said in a [`Meeting`] which server it is.
 
 use crate::message::Token;
-use forebay_model::{FileId, Incarnation, Members, ServerId, Stamp};
+use forebay_model::{FileId, Incarnation, JobId, Members, Reshape, ServerId, Stamp, Uid};
 use serde::{Deserialize, Serialize};
+
+/// Most bytes in one [`PeerRequest::Put`].
+pub const MAX_PUT: usize = 256 << 10;
 
 /// What a server asks another one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -38,12 +41,16 @@ pub enum PeerRequest {
         /// Whether nobody has it open any more: whoever still thinks so has to be vouched for again.
         closed: bool,
     },
-    /// Set the length of what you hold of a file.
-    Cut {
+    /// Note a change of what you hold of a file; make it, or forget it, when you hear what became of it.
+    Reshape {
         /// Which file.
         file: FileId,
-        /// To this.
-        size: u64,
+        /// Which of its changes.
+        serial: Stamp,
+        /// What changes.
+        change: Reshape,
+        /// Bytes below this offset that you do not find were lost with an earlier life of your store.
+        lost_below: u64,
     },
     /// Nobody can ever reach this file again.
     Forget {
@@ -59,6 +66,37 @@ pub enum PeerRequest {
     HasSetId {
         /// Which.
         file: FileId,
+    },
+    /// What became of a change that you have noted.
+    Reshaped {
+        /// Of which file.
+        file: FileId,
+        /// Which of its changes.
+        serial: Stamp,
+        /// Whether it is made.
+        done: bool,
+    },
+    /// What became of a change that you had me note?
+    Fate {
+        /// Of which file.
+        file: FileId,
+        /// Which of its changes.
+        serial: Stamp,
+    },
+    /// Write a piece of what somebody appends to a file of mine.
+    Put {
+        /// To which file.
+        file: FileId,
+        /// Who writes.
+        uid: Uid,
+        /// For which job.
+        job: JobId,
+        /// Where.
+        offset: u64,
+        /// Bytes below this offset that you do not find were lost with an earlier life of your store.
+        lost_below: u64,
+        /// What; at most [`MAX_PUT`] bytes.
+        bytes: Vec<u8>,
     },
 }
 
@@ -89,6 +127,11 @@ pub enum PeerReply {
         subdirs: u32,
         /// Their last change.
         touched: Option<Stamp>,
+    },
+    /// What became of the change.
+    Fate {
+        /// Whether it is made; nothing while that is open.
+        done: Option<bool>,
     },
 }
 

@@ -28,7 +28,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("shm", &[]),
     ("store", &["shm"]),
-    ("backend", &[]),
+    ("backend", &["policy"]),
     ("server", &["policy", "wire", "shm", "store", "backend"]),
     ("client", &["wire", "shm"]),
     ("preload", &["client", "wire"]),
@@ -39,7 +39,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "policy", "wire", "shm", "store", "backend", "server", "client", "preload", "fuse", "planner",
-            "sim",
+            "sim", "bench",
         ],
     ),
     ("bench", &["store", "server", "client"]),

@@ -1,6 +1,7 @@
-//! `bench`: how fairly a service is shared, with real servers and real client processes.
+//! `bench`: how fast Forebay is and how fairly it is shared, with real servers and real client processes.
 //!
 //! ```text
+//! io         side by side with sockets, tmpfs, the page cache and a bare mount (crate `bench`)
 //! scenario   what a file says
 //! stage      servers in a temporary directory
 //! run        jobs come and go, and what they are served is noted every 100 ms
@@ -11,6 +12,7 @@
 //! ```
 
 mod glimpse;
+mod io;
 mod measure;
 mod report;
 mod run;
@@ -24,6 +26,7 @@ use crate::{output, signals};
 use clap::{Args, Subcommand};
 use forebay_policy::share::Discipline;
 pub(crate) use glimpse::Glimpse;
+pub(crate) use io::{Far, Places, Steps};
 use measure::measure;
 use report::{Report, Reports};
 use run::{Record, Run};
@@ -57,6 +60,8 @@ pub(crate) fn duel(stop: &AtomicBool, watch: &mut dyn FnMut(&[Glimpse])) -> Outc
 pub(crate) enum Bench {
     /// Run a scenario of jobs that share servers, by policy and under fifo, and compare
     Share(Share),
+    /// Measure reads, writes, names and unmodified programs side by side with what they compete with
+    Io(io::Io),
 }
 
 #[derive(Args)]
@@ -74,8 +79,10 @@ pub(crate) struct Share {
 
 impl Bench {
     pub(crate) fn run(&self) -> Outcome {
-        let Bench::Share(share) = self;
-        share.run()
+        match self {
+            Bench::Share(share) => share.run(),
+            Bench::Io(io) => io.run(),
+        }
     }
 }
 

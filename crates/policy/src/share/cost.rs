@@ -1,6 +1,7 @@
 //! What a turn costs, and when.
 
 use forebay_model::Bytes;
+use serde::{Deserialize, Serialize};
 
 /// What every request costs besides its bytes unless configured otherwise, so that jobs with small requests are
 /// charged for their number.
@@ -45,7 +46,8 @@ impl Tariff {
 }
 
 /// A moment, in nanoseconds since any fixed one; never goes back.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Tick(pub u64);
 
 impl Tick {

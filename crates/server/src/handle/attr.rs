@@ -5,7 +5,9 @@ use super::vanished;
 use crate::opens::Hold;
 use crate::service::{Caller, Service};
 use crate::several::{Handled, Stop, is_afar};
-use forebay_model::{Access, Change, Error, ErrorKind, FileId, FileKind, Name, Result, Span, Striping};
+use forebay_model::{
+    Access, Change, Error, ErrorKind, FileId, FileKind, Name, Reshape, Result, Span, Striping,
+};
 use forebay_store::{Batch, Body, MAX_FILE};
 use forebay_wire::{Reply, Token, XattrMode};
 
@@ -66,16 +68,29 @@ impl Service {
 
     pub(super) fn set_length(&self, caller: &Caller, hold: &Hold, size: u64) -> Handled {
         let file = hold.file();
+        if size > MAX_FILE {
+            return Err(Error::from(ErrorKind::TooLarge).into());
+        }
         if self.others_hold(file)? {
-            match (caller.helps.ordered, caller.helps.cut) {
-                (false, _) => return Err(Stop::Order(file)),
-                (true, false) => return Err(Stop::Cut(file, size)),
-                (true, true) => self.note_extent(file, |extent| extent.least = extent.least.min(size))?,
-            }
+            return self.reshape(caller, hold, Reshape::Cut(size));
         }
         self.shed_set_id(caller, hold)?;
         self.cut_both(file, size)?;
         Ok(Reply::Done)
+    }
+
+    /// Changes bytes that several servers hold, once the others have prepared that.
+    fn reshape(&self, caller: &Caller, hold: &Hold, change: Reshape) -> Handled {
+        let file = hold.file();
+        match (caller.helps.ordered, &caller.helps.reshape) {
+            (false, _) => Err(Stop::Order(file)),
+            (true, None) => Err(Stop::Reshape(file, change)),
+            (true, Some(opening)) => {
+                self.shed_set_id(caller, hold)?;
+                self.decide_reshape(file, opening)?;
+                Ok(Reply::Done)
+            }
+        }
     }
 
     pub(super) fn extend(&self, caller: &Caller, token: &Token, size: u64) -> Handled {
@@ -83,26 +98,6 @@ impl Service {
         self.shed_set_id(caller, &hold)?;
         self.store.data().extend(token.file, size)?;
         Ok(Reply::Done)
-    }
-
-    /// Hands out bytes behind the end of a file that several servers hold: nobody else gets them.
-    pub(super) fn append(&self, caller: &Caller, token: &Token, len: u64) -> Handled {
-        let hold = self.claim(caller, token, Access::WRITE)?;
-        let file = token.file;
-        if !caller.helps.ordered {
-            return Err(Stop::Order(file));
-        }
-        let inode = self.store.names().inode(file).map_err(vanished)?;
-        let offset = self.attr(caller, file, &inode)?.size;
-        let end = offset.checked_add(len).filter(|&end| end <= MAX_FILE);
-        let end = end.ok_or_else(|| Error::from(ErrorKind::TooLarge))?;
-        self.shed_set_id(caller, &hold)?;
-        let now = self.now();
-        self.note_extent(file, |extent| {
-            extent.least = extent.least.max(end);
-            extent.touched = extent.touched.max(Some(now));
-        })?;
-        Ok(Reply::Written { offset })
     }
 
     /// Whether other servers may hold bytes of a file of ours.
@@ -142,6 +137,9 @@ impl Service {
         let span = span.ok_or_else(|| {
             Error::new(ErrorKind::Invalid, format!("{len} bytes from {offset} on are no range to punch"))
         })?;
+        if self.others_hold(token.file)? {
+            return self.reshape(caller, &hold, Reshape::Punch(span));
+        }
         self.shed_set_id(caller, &hold)?;
         self.store.data().punch(token.file, span, Batch::default())?;
         Ok(Reply::Done)

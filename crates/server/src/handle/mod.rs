@@ -89,7 +89,6 @@ impl Service {
             Request::Truncate { ref token, size } => self.truncate(caller, token, size),
             Request::TruncateFile { file, size } => self.truncate_file(caller, file, size),
             Request::Extend { ref token, size } => self.extend(caller, token, size),
-            Request::Append { ref token, len } => self.append(caller, token, len),
             Request::Punch { ref token, offset, len } => self.punch(caller, token, offset, len),
             Request::Sync { ref token } => self.sync(caller, token),
             Request::SyncAll => Ok(self.store.data().sync_all().map(|()| Reply::Done)?),
@@ -124,7 +123,8 @@ impl Service {
             Request::GetPolicy => Ok(Reply::Sharing(Box::new(self.sharing()))),
             Request::Exchange(ref told) => self.hear(caller, told.clone()),
             Request::Abandon { connection } => {
-                self.fences.close(caller.session.owner(), connection);
+                // What is being done for it may wait for another server.
+                tokio::task::block_in_place(|| self.fences.close(caller.session.owner(), connection));
                 Ok(Reply::Done)
             }
             Request::Write { .. } | Request::Read { .. } => {

@@ -11,20 +11,16 @@
 use super::deal::and;
 use super::{Stop, nonsense};
 use crate::handle::SET_ID;
-use crate::service::{Caller, Service, stopped};
-use forebay_model::{Error, ErrorKind, FileId, Layout, Result, ServerId};
-use forebay_store::{Body, Extent};
+use crate::service::{Caller, Service};
+use forebay_model::{Error, ErrorKind, FileId, Layout, Reshape, Result, ServerId};
+use forebay_store::{Body, Extent, Opening};
 use forebay_wire::{Held, PeerReply, PeerRequest, Token, Vouched};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::sleep;
 
 /// Locks that put the changes of files in order.
 const ORDERS: usize = 64;
-/// What could not be done is tried again so often.
-const AGAIN: Duration = Duration::from_millis(500);
 
 /// What is to be done about files whose bytes others hold too.
 pub(crate) struct Afar {
@@ -32,15 +28,15 @@ pub(crate) struct Afar {
     /// Held while what an inode says of a file's length is changed.
     noting: Vec<Mutex<()>>,
     chores: Mutex<Chores>,
-    wake: Notify,
+    pub(super) wake: Notify,
 }
 
 #[derive(Default)]
-struct Chores {
+pub(super) struct Chores {
     /// Nobody has them open any more: their length is to be noted.
-    settle: BTreeSet<FileId>,
+    pub(super) settle: BTreeSet<FileId>,
     /// They have no name left, and nobody has them open.
-    bury: BTreeSet<FileId>,
+    pub(super) bury: BTreeSet<FileId>,
 }
 
 /// Whether others may hold bytes of a file.
@@ -81,7 +77,7 @@ impl Afar {
         self.wake.notify_one();
     }
 
-    fn chores(&self) -> MutexGuard<'_, Chores> {
+    pub(super) fn chores(&self) -> MutexGuard<'_, Chores> {
         self.chores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,11 +92,39 @@ impl Service {
     /// Changes what the inode of a file says of its length.
     pub(crate) fn note_extent(&self, file: FileId, change: impl FnOnce(&mut Extent)) -> Result<()> {
         let _noting = self.afar.noting(file);
-        let Body::File { mut extent, .. } = self.store.names().inode(file)?.body else {
-            return Err(Error::new(ErrorKind::Invalid, format!("file {file} has no bytes")));
-        };
+        let mut extent = self.extent(file)?;
         change(&mut extent);
         self.store.names().note_extent(file, extent)
+    }
+
+    fn extent(&self, file: FileId) -> Result<Extent> {
+        match self.store.names().inode(file)?.body {
+            Body::File { extent, .. } => Ok(extent),
+            _ => Err(Error::new(ErrorKind::Invalid, format!("file {file} has no bytes"))),
+        }
+    }
+
+    /// Makes a change of a file's bytes that all others have prepared, unless that was done.
+    pub(crate) fn decide_reshape(&self, file: FileId, opening: &Opening) -> Result<()> {
+        let others = self.holders(file)?;
+        let _noting = self.afar.noting(file);
+        let mut extent = self.extent(file)?;
+        if let Reshape::Cut(size) = opening.change() {
+            extent.least = extent.least.min(size);
+        }
+        let (reshapes, data) = (self.store.reshapes(), self.store.data());
+        self.store
+            .names()
+            .note_extent_via(file, extent, |batch| reshapes.decide(data, opening, others, batch))
+    }
+
+    /// How long a file of ours is, whoever holds its bytes. Whoever asks keeps others from changing that.
+    pub(super) async fn length(self: &Arc<Service>, file: FileId) -> Result<u64> {
+        let held = match self.extent(file)?.unsettled {
+            true => self.gather_others(file).await?,
+            false => Held::default(),
+        };
+        Ok(self.extent(file)?.least.max(self.held(file)?.size).max(held.size))
     }
 
     /// Whether a token of a file of ours is good, and what the server that asks has to know.
@@ -116,25 +140,30 @@ impl Service {
         }
         let _hold = self.opens.hold(file)?;
         let inode = self.store.names().inode(file)?;
-        let Body::File { layout, incarnations, extent } = &inode.body else {
-            return Err(Error::from(ErrorKind::IsDirectory).into());
-        };
-        let Some(index) = layout.servers.iter().position(|&server| server == from) else {
-            let text = format!("server {from} holds no bytes of file {file}");
-            return Err(Error::new(ErrorKind::Invalid, text).into());
-        };
-        let lost =
-            self.joining.known(from).map(|(incarnation, _)| incarnation) != incarnations.get(index).copied();
-        let lost_below = match (lost && is_afar(extent), extent.unsettled) {
-            (false, _) => 0,
-            // Nobody knows how far its bytes reached.
-            (true, true) => u64::MAX,
-            (true, false) => extent.least.max(self.held(file)?.size),
-        };
-        if token.access.write && !extent.unsettled {
+        let lost_below = self.lost_below(file, from)?;
+        if token.access.write {
             self.note_extent(file, |extent| extent.unsettled = true)?;
         }
         Ok(Vouched { lost_below, set_id: inode.mode & SET_ID != 0 })
+    }
+
+    /// The offset below which bytes of a file of ours were lost with an earlier store of a server.
+    pub(super) fn lost_below(&self, file: FileId, server: ServerId) -> Result<u64> {
+        let Body::File { layout, incarnations, extent } = self.store.names().inode(file)?.body else {
+            return Err(ErrorKind::IsDirectory.into());
+        };
+        let Some(index) = layout.servers.iter().position(|&other| other == server) else {
+            let text = format!("server {server} holds no bytes of file {file}");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        };
+        let now = self.joining.known(server).map(|(incarnation, _)| incarnation);
+        let lost = now != incarnations.get(index).copied();
+        match (lost && is_afar(&extent), extent.unsettled) {
+            (false, _) => Ok(0),
+            // Nobody knows how far its bytes reached.
+            (true, true) => Ok(u64::MAX),
+            (true, false) => Ok(extent.least.max(self.held(file)?.size)),
+        }
     }
 
     /// Has the authority of a file vouch for a token, and takes it into the caller's session.
@@ -156,6 +185,7 @@ impl Service {
 
     /// What others hold of a file of ours that is not settled.
     pub(super) async fn gather_others(self: &Arc<Service>, file: FileId) -> Result<Held> {
+        self.tell_reshaped(file).await?;
         let others = self.holders(file)?;
         let held = self.gather(file, &others).await?;
         if !self.opens.is_held(file) && !self.grace.lasts() {
@@ -165,7 +195,7 @@ impl Service {
     }
 
     /// The other servers that may hold bytes of a file of ours.
-    fn holders(&self, file: FileId) -> Result<Vec<ServerId>> {
+    pub(super) fn holders(&self, file: FileId) -> Result<Vec<ServerId>> {
         match self.store.names().inode(file)?.body {
             Body::File { layout, extent, .. } if is_afar(&extent) => Ok(self.others_of(&layout)),
             _ => Ok(Vec::new()),
@@ -186,7 +216,7 @@ impl Service {
     }
 
     /// Notes the length of a file that nobody has open any more.
-    async fn settle(self: &Arc<Service>, file: FileId) -> Result<()> {
+    pub(super) async fn settle(self: &Arc<Service>, file: FileId) -> Result<()> {
         let _order = self.afar.order(file).lock().await;
         let inode = match self.store.names().inode(file) {
             Ok(inode) => inode,
@@ -197,6 +227,7 @@ impl Service {
         if !extent.unsettled || self.opens.is_held(file) {
             return Ok(());
         }
+        self.tell_reshaped(file).await?;
         let ask = |server| (server, PeerRequest::Facts { file, closed: true });
         let mut total = Held::default();
         for answer in self.ask_all(self.others_of(&layout).into_iter().map(ask).collect()).await {
@@ -217,57 +248,11 @@ impl Service {
     }
 
     /// Has a file forgotten by all others, and then forgets it.
-    async fn bury(self: &Arc<Service>, file: FileId) -> Result<()> {
+    pub(super) async fn bury(self: &Arc<Service>, file: FileId) -> Result<()> {
         self.tell_holders(file, &PeerRequest::Forget { file }).await?;
         let batch = self.store.names().bury(file)?;
-        self.store.data().delete(file, batch)?;
+        self.store.reshapes().delete(self.store.data(), file, batch)?;
         self.opens.buried(file);
         Ok(())
-    }
-}
-
-/// Does what is to be done about files whose bytes others hold too, and what servers owe each other about names.
-pub(crate) async fn work(service: Arc<Service>) {
-    let mut stopping = service.stopping();
-    loop {
-        let due = {
-            let mut chores = service.afar.chores();
-            (std::mem::take(&mut chores.settle), std::mem::take(&mut chores.bury))
-        };
-        for file in due.0 {
-            if let Err(error) = service.settle(file).await {
-                tracing::debug!(%file, %error, "the length of a file will be noted later");
-                service.afar.chores().settle.insert(file);
-            }
-        }
-        for file in due.1 {
-            if let Err(error) = service.bury(file).await {
-                tracing::debug!(%file, %error, "a file without a name will be removed later");
-                service.afar.chores().bury.insert(file);
-            }
-        }
-        tokio::select! {
-            () = service.afar.wake.notified() => {}
-            () = sleep(AGAIN) => service.tidy_names().await,
-            () = stopped(&mut stopping) => return,
-        }
-    }
-}
-
-impl Service {
-    /// Asks what became of what was prepared here, and tells others what became of what they prepared.
-    async fn tidy_names(self: &Arc<Service>) {
-        for intent in self.store.names().prepared() {
-            let obstacle = forebay_store::Obstacle::Intent(intent);
-            if let Some(question) = self.store.names().question(&obstacle)
-                && let Err(error) = self.put(question).await
-            {
-                tracing::debug!(?intent, %error, "what became of this will be asked later");
-            }
-        }
-        match self.store.names().unfinished() {
-            Ok(unfinished) => self.tell_ends(unfinished).await,
-            Err(error) => tracing::error!(%error, "what others have to finish cannot be read"),
-        }
     }
 }

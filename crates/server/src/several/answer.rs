@@ -1,9 +1,10 @@
 //! What this server answers others. Nothing here waits for another server, but what concerns names.
 
+use super::append::Writer;
 use super::{Stop, nonsense};
 use crate::service::{Caller, Service};
-use forebay_model::{Error, ErrorKind, Result, ServerId};
-use forebay_store::{Ask, Batch, Told};
+use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
+use forebay_store::{Ask, Batch, Told, Verdict};
 use forebay_wire::{Answer, Meeting, Met, PeerReply, PeerRequest, Reply};
 use std::sync::Arc;
 
@@ -88,14 +89,10 @@ impl Service {
                 }
                 Ok(PeerReply::Facts(self.held(*file)?))
             }
-            PeerRequest::Cut { file, size } => {
-                self.store.data().truncate(*file, *size, Batch::default())?;
-                Ok(PeerReply::Done)
-            }
             PeerRequest::Forget { file } => {
                 self.sessions.purge(*file);
                 self.demand_idle(*file)?;
-                self.store.data().delete(*file, Batch::default())?;
+                self.store.reshapes().delete(self.store.data(), *file, Batch::default())?;
                 Ok(PeerReply::Done)
             }
             PeerRequest::DropSetId { file } => {
@@ -105,6 +102,57 @@ impl Service {
             PeerRequest::HasSetId { file } => {
                 self.opens.has_set_id(*file);
                 Ok(PeerReply::Done)
+            }
+            // These wait for a device.
+            PeerRequest::Reshape { .. }
+            | PeerRequest::Reshaped { .. }
+            | PeerRequest::Fate { .. }
+            | PeerRequest::Put { .. } => {
+                Ok(tokio::task::block_in_place(|| self.answer_bytes(from, request))?)
+            }
+        }
+    }
+
+    /// Answers what concerns the bytes of a file that several servers hold.
+    fn answer_bytes(&self, from: ServerId, request: &PeerRequest) -> Result<PeerReply> {
+        let (reshapes, data) = (self.store.reshapes(), self.store.data());
+        match *request {
+            PeerRequest::Fate { file, serial } => {
+                let verdict = reshapes.verdict(file, serial)?;
+                return Ok(PeerReply::Fate { done: verdict.map(|verdict| verdict == Verdict::Done) });
+            }
+            PeerRequest::Reshape { file, serial, change, lost_below } => {
+                self.demand_authority(from, file)?;
+                if lost_below > 0 {
+                    data.lose(file, lost_below)?;
+                }
+                reshapes.prepare(file, serial, change)?;
+            }
+            PeerRequest::Reshaped { file, serial, done } => {
+                self.demand_authority(from, file)?;
+                let verdict = if done { Verdict::Done } else { Verdict::Undone };
+                reshapes.finish(data, file, serial, verdict)?;
+            }
+            PeerRequest::Put { file, uid, job, offset, lost_below, ref bytes } => {
+                self.demand_authority(from, file)?;
+                let _hold = self.opens.hold(file)?;
+                if lost_below > 0 {
+                    data.lose(file, lost_below)?;
+                }
+                self.put_here(&Writer { file, uid, job }, offset, bytes)?;
+            }
+            _ => return Err(nonsense(request)),
+        }
+        Ok(PeerReply::Done)
+    }
+
+    /// Fails unless it is this server's to say what becomes of a file.
+    fn demand_authority(&self, from: ServerId, file: FileId) -> Result<()> {
+        match self.members.members().authority(file) == from {
+            true => Ok(()),
+            false => {
+                let text = format!("server {from} has no say about file {file}");
+                Err(Error::new(ErrorKind::Protocol, text))
             }
         }
     }
@@ -120,7 +168,7 @@ impl Service {
     }
 
     /// Fails while somebody uses a file's bytes.
-    fn demand_idle(&self, file: forebay_model::FileId) -> Result<()> {
+    fn demand_idle(&self, file: FileId) -> Result<()> {
         match self.opens.is_held(file) {
             true => Err(Error::new(ErrorKind::Busy, format!("file {file} is in use here: try again"))),
             false => Ok(()),

@@ -3,7 +3,7 @@
 use super::nonsense;
 use super::stop::Stop;
 use crate::service::{Caller, Service};
-use forebay_model::{Error, ErrorKind, FileId, Identity, Result, ServerId};
+use forebay_model::{Error, ErrorKind, FileId, Identity, Result, ServerId, Stamp};
 use forebay_store::{
     Ask, Body, Carried, Facts, Heard, Next, Obstacle, Op, Question, Share, Stopped, Told, Withdrawal,
 };
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why something that concerns several servers was not done.
-pub(super) enum Undone {
+pub(crate) enum Undone {
     /// It cannot be, or not now.
     Failed(Error),
     /// Nobody knows whether it was.
@@ -39,6 +39,8 @@ pub(crate) struct Aids<'a> {
     pauses: u32,
     withdrawals: Vec<Withdrawal>,
     order: Option<MutexGuard<'a, ()>>,
+    /// A change of a file's bytes that others have prepared.
+    reshaped: Option<(FileId, Stamp)>,
 }
 
 /// Serves a request that has stopped, once what it needs is there. `None` if nobody knows whether it was done: then
@@ -47,16 +49,32 @@ pub(crate) async fn resolve(
     service: &Arc<Service>,
     mut caller: Caller,
     request: &Request,
-    mut stop: Stop,
+    stop: Stop,
 ) -> Option<Answer> {
     let mut aids = service.aids();
+    let answer = attempt(service, &mut caller, request, stop, &mut aids).await;
+    if let Some((file, serial)) = aids.reshaped {
+        // Without it nobody can decide any more.
+        caller.helps.reshape = None;
+        service.end_reshape(file, serial).await;
+    }
+    answer
+}
+
+async fn attempt<'a>(
+    service: &'a Arc<Service>,
+    caller: &mut Caller,
+    request: &Request,
+    mut stop: Stop,
+    aids: &mut Aids<'a>,
+) -> Option<Answer> {
     loop {
         if let Stop::Names(Obstacle::Several) = stop {
             // Whoever is asked now may need what is withdrawn.
-            drop(aids);
-            return carry_out(service, &caller, request).await;
+            aids.withdrawals.clear();
+            return carry_out(service, caller, request).await;
         }
-        match (service.deal(&mut caller, stop, &mut aids).await, request) {
+        match (service.deal(caller, stop, aids).await, request) {
             (Ok(()), _) => {}
             // A directory that the client knew is gone, and its path may lead to another by now.
             (Err(error), Request::Jump { path, .. })
@@ -67,7 +85,7 @@ pub(crate) async fn resolve(
             (Err(error), _) => return Some(Err(error)),
         }
         // It may have to wait for a device, and whoever got here is in no hurry.
-        match tokio::task::block_in_place(|| service.handle(&caller, request)) {
+        match tokio::task::block_in_place(|| service.handle(caller, request)) {
             Ok(reply) => return Some(Ok(reply)),
             Err(again) => stop = again,
         }
@@ -122,7 +140,8 @@ fn operation(request: &Request) -> Result<Op> {
 impl Service {
     pub(super) fn aids(&self) -> Aids<'_> {
         let patience = self.config.times.peer + self.config.times.lease;
-        Aids { deadline: Instant::now() + patience, pauses: 0, withdrawals: Vec::new(), order: None }
+        let deadline = Instant::now() + patience;
+        Aids { deadline, pauses: 0, withdrawals: Vec::new(), order: None, reshaped: None }
     }
 
     /// Does what has to be done before the next attempt.
@@ -158,9 +177,10 @@ impl Service {
                 aids.order = Some(self.afar.order(file).lock().await);
                 caller.helps.ordered = true;
             }
-            Stop::Cut(file, size) => {
-                self.tell_holders(file, &PeerRequest::Cut { file, size }).await?;
-                caller.helps.cut = true;
+            Stop::Reshape(file, change) => {
+                let opening = self.prepare_reshape(file, change).await?;
+                aids.reshaped = Some((file, opening.serial()));
+                caller.helps.reshape = Some(Arc::new(opening));
             }
             Stop::SetId(file) => {
                 self.tell_holders(file, &PeerRequest::HasSetId { file }).await?;

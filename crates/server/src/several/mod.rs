@@ -9,6 +9,9 @@
 //! answer    what this server answers others
 //! losses    what went with stores that were lost
 //! afar      files whose bytes are on several servers: vouching, gathering, settling, forgetting
+//! reshape   truncations and holes of them: all make them or none
+//! append    appends to them
+//! tidy      what servers owe each other
 //! ```
 //!
 //! Requests are handled by plain calls ([`Service::handle`](crate::service::Service::handle)); one that needs another
@@ -24,17 +27,22 @@ pub(crate) const PEER_IN_FLIGHT: usize = 2 * TASKS;
 
 mod afar;
 mod answer;
+mod append;
 mod deal;
 mod joining;
 mod leases;
 mod lines;
 mod losses;
+mod reshape;
 mod stop;
+mod tidy;
 
-pub(crate) use afar::{Afar, is_afar, work};
-pub(crate) use deal::resolve;
+pub(crate) use afar::{Afar, is_afar};
+pub(crate) use append::Writer;
+pub(crate) use deal::{Undone, resolve};
 pub(crate) use joining::Joining;
 pub use joining::forgive;
 pub(crate) use leases::{Leases, beat, outlive};
 pub(crate) use lines::{Line, Lines, keep, nonsense};
 pub(crate) use stop::{Handled, Helps, Stop};
+pub(crate) use tidy::{settle_first, work};

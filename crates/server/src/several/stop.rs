@@ -1,9 +1,10 @@
 //! Why a request could not be served at once.
 
-use forebay_model::{Error, FileId};
-use forebay_store::{Obstacle, Share, Stopped};
+use forebay_model::{Error, FileId, Reshape};
+use forebay_store::{Obstacle, Opening, Share, Stopped};
 use forebay_wire::{Held, Reply, Token};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// What serving a request comes to.
 pub(crate) type Handled = Result<Reply, Stop>;
@@ -21,8 +22,8 @@ pub(crate) enum Stop {
     Shares(FileId),
     /// The server that opened the file has to be asked about this token.
     Vouch(Token),
-    /// Others have to change what they hold of this file first.
-    Cut(FileId, u64),
+    /// Others have to prepare a change of this file's bytes first.
+    Reshape(FileId, Reshape),
     /// Others have to know that a file got a set-id bit.
     SetId(FileId),
     /// Whatever puts this file's bytes in order has to be done one after the other.
@@ -36,8 +37,8 @@ pub(crate) struct Helps {
     pub(crate) held: HashMap<FileId, Held>,
     /// What they count for directories, all together.
     pub(crate) shares: HashMap<FileId, Share>,
-    /// They have changed what they hold of the file.
-    pub(crate) cut: bool,
+    /// They have prepared this change of the file's bytes.
+    pub(crate) reshape: Option<Arc<Opening>>,
     /// They know of the set-id bit.
     pub(crate) set_id: bool,
     /// Nobody else changes the order of this file's bytes.

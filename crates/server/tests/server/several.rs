@@ -222,11 +222,15 @@ fn a_striped_file_is_one_file() {
         let got = fleet.data(server).read(token, span.start, (span.end - span.start) as u32).unwrap();
         assert!(got == bytes[span.start as usize..span.end as usize]);
     }
-    match home.call(Request::Append { token, len: 10 }) {
-        Ok(Reply::Written { offset }) => assert_eq!(offset, 500_000),
-        other => panic!("{other:?}"),
+    let appended = fleet.data(ServerId(1)).write(token, At::End, &pattern(4, 100_000)).unwrap();
+    assert_eq!((appended, size(&mut home)), (500_000, 600_000), "by the authority, over all of them");
+    for (server, span) in layout.pieces(forebay_model::Span::new(500_000, 600_000)) {
+        let got = fleet.data(server).read(token, span.start, span.len() as u32).unwrap();
+        let from = (span.start - 500_000) as usize;
+        assert!(got == pattern(4, 100_000)[from..from + span.len() as usize], "{span} on server {server}");
     }
-    assert_eq!(size(&mut home), 500_010, "what was handed out counts");
+    home.call(Request::Punch { token, offset: 60_000, len: 20_000 }).unwrap();
+    assert_eq!(fleet.data(layout.server_at(70_000)).read(token, 70_000, 10).unwrap(), [0; 10], "there too");
     home.call(Request::Truncate { token, size: 100_000 }).unwrap();
     assert_eq!(size(&mut home), 100_000);
     let gone = layout.server_at(150_000);

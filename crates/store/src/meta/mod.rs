@@ -12,6 +12,8 @@
 //! | `t` intent | done; who has to hear of it | names |
 //! | `s` file | size and last write | data |
 //! | `z` file, stamp | zeros: start and end | data |
+//! | `r` file | a change of its bytes that another server decides about | reshape |
+//! | `u` file | a change of its bytes that was made; who has to hear of it | reshape |
 //! | `c` | clock: the last stamp noted | data |
 //! | `k` | the key that seals tokens | server |
 //! | `m` | the servers of the service, and the stores they were met with | server |

@@ -1,6 +1,7 @@
 //! Attributes, and who may change them.
 
 use super::{Attempt, Body, Extent, Inode, Names, SET_GID, SET_UID, demand, is_owner};
+use crate::meta::Batch;
 use forebay_model::{
     Access, Change, Error, ErrorKind, FileId, FileKind, Identity, Result, SetTime, Stamp, Striping, Time,
 };
@@ -89,14 +90,26 @@ impl Names {
 
     /// Notes what is known of the length of a file whose bytes several servers hold.
     pub fn note_extent(&self, file: FileId, new: Extent) -> Result<()> {
+        match self.inode(file)?.body {
+            Body::File { extent, .. } if extent == new => Ok(()),
+            _ => self.note_extent_via(file, new, |batch| self.kv.commit(batch)),
+        }
+    }
+
+    /// The same, committed by `via`, which has more to do with it.
+    pub fn note_extent_via(
+        &self,
+        file: FileId,
+        new: Extent,
+        via: impl FnOnce(Batch) -> Result<()>,
+    ) -> Result<()> {
         let _held = self.locks.hold(&[file]);
         let mut edit = self.edit();
         match &mut edit.inode(file)?.body {
-            Body::File { extent, .. } if *extent == new => return Ok(()),
             Body::File { extent, .. } => *extent = new,
             _ => return Err(Error::new(ErrorKind::Invalid, format!("file {file} has no bytes"))),
         }
-        edit.commit()
+        edit.commit_via(via)
     }
 
     /// Somebody other than the superuser changes the bytes of a file: it must no longer run with its owner's or its

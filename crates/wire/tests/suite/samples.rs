@@ -1,8 +1,8 @@
 //! One sample of every message.
 
 use forebay_model::{
-    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Job, Layout,
-    Member, Members, Name, ServerId, SetTime, Special, Stamp, Striping, Time, Uid, Usage,
+    Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Job, JobId, Layout,
+    Member, Members, Name, Reshape, ServerId, SetTime, Special, Stamp, Striping, Time, Uid, Usage,
 };
 use forebay_wire::{
     Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Held, Hello, IfExists, JobState,
@@ -132,7 +132,6 @@ pub(crate) fn requests() -> Vec<Request> {
             parts: 2,
             jobs: vec![job()],
         }),
-        Request::Append { token, len: 1 << 20 },
         Request::GetLayout { file },
         Request::SetLayout { dir, striping: Some(Striping { width: 4, stripe: 1 << 20 }) },
         Request::ReplaceServer { server: ServerId(2) },
@@ -159,10 +158,13 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
         PeerRequest::Share { dir: FileId::ROOT },
         PeerRequest::Vouch { token: token() },
         PeerRequest::Facts { file, closed: true },
-        PeerRequest::Cut { file, size: 5 },
+        PeerRequest::Reshape { file, serial: Stamp(4), change: Reshape::Cut(5), lost_below: 6 },
         PeerRequest::Forget { file },
         PeerRequest::DropSetId { file },
         PeerRequest::HasSetId { file },
+        PeerRequest::Reshaped { file, serial: Stamp(5), done: true },
+        PeerRequest::Fate { file, serial: Stamp(6) },
+        PeerRequest::Put { file, uid: Uid(7), job: JobId(8), offset: 9, lost_below: 10, bytes: vec![11, 12] },
     ]
 }
 
@@ -182,6 +184,7 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
         PeerReply::Vouched(Vouched { lost_below: u64::MAX, set_id: true }),
         PeerReply::Facts(held),
         PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
+        PeerReply::Fate { done: Some(false) },
     ]
 }
 

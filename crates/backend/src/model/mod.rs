@@ -1,0 +1,231 @@
+//! A back end whose targets are as slow as modelled ones, so that contention is visible on any machine.
+//!
+//! Written `model:DEVICE[,slower=N][,faults=N][,shared=DIR]:BACKEND`. `DEVICE` is one of `scenarios/devices.toml`.
+//! `slower` makes everything take so many times as long; `faults` lets every so manieth write fail; `shared` keeps what the
+//! targets are doing in a directory, so that all servers of a machine that name it write to the same targets.
+//!
+//! **Invariant**: a write returns when it is done both behind and in the model; the model's time is the machine's.
+//!
+//! **Deliberately absent**: reads (what was just written is in a target's cache), names and attributes: they cost what
+//! they cost behind.
+
+mod gauge;
+mod spec;
+
+use crate::{Backend, Creation, Found, Layout, Object, Path, Version};
+use forebay_model::{Error, ErrorKind, FileId, Gid, Name, Result, Span, Time, Uid};
+use gauge::Gauge;
+use spec::Spec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use spec::device;
+
+/// A back end with modelled targets.
+pub struct Model {
+    inner: Arc<dyn Backend>,
+    world: Arc<World>,
+    name: String,
+}
+
+/// What all open files share.
+struct World {
+    gauges: Vec<Gauge>,
+    /// Every so manieth write fails.
+    faults: Option<u64>,
+    writes: AtomicU64,
+}
+
+impl Model {
+    /// Slows a back end down; `text` is everything between `model:` and the back end's own name.
+    pub fn open(text: &str, inner: Arc<dyn Backend>) -> Result<Model> {
+        let Spec { device, faults, shared } = text.parse()?;
+        let count = inner.targets().len();
+        let gauges = (0..count).map(|number| match &shared {
+            None => Ok(Gauge::own(device.clone())),
+            Some(dir) => Gauge::shared(device.clone(), dir, number),
+        });
+        let world = World { gauges: gauges.collect::<Result<_>>()?, faults, writes: AtomicU64::new(0) };
+        let name = format!("model:{text}:{}", inner.name());
+        Ok(Model { inner, world: Arc::new(world), name })
+    }
+
+    fn wrapped(&self, file: Path<'_>, object: Box<dyn Object>) -> Result<Box<dyn Object>> {
+        let layout = self.inner.layout(file)?;
+        let id = FileId(object.version()?.serial);
+        Ok(Box::new(Modelled { inner: object, id, layout, world: self.world.clone() }))
+    }
+}
+
+/// A file on modelled targets.
+struct Modelled {
+    inner: Box<dyn Object>,
+    id: FileId,
+    layout: Layout,
+    world: Arc<World>,
+}
+
+impl Modelled {
+    /// Where bytes of the file end up: by target, the ranges of its own part of the file.
+    fn places(&self, span: Span) -> BTreeMap<u32, Vec<Span>> {
+        let mut places: BTreeMap<u32, Vec<Span>> = BTreeMap::new();
+        let (stripe, count) = (self.layout.stripe, self.layout.targets.len() as u64);
+        let mut at = span.start;
+        while at < span.end {
+            let number = at / stripe;
+            let end = (number + 1).saturating_mul(stripe).min(span.end);
+            let start = number / count * stripe + at % stripe;
+            let there = places.entry(self.layout.targets[(number % count) as usize]).or_default();
+            match there.last_mut() {
+                Some(last) if last.end == start => last.end += end - at,
+                _ => there.push(Span::new(start, start + (end - at))),
+            }
+            at = end;
+        }
+        places
+    }
+}
+
+impl World {
+    fn gauge(&self, target: u32) -> Result<&Gauge> {
+        let text =
+            || format!("the back end has {} targets, and none has the number {target}", self.gauges.len());
+        self.gauges.get(target as usize).ok_or_else(|| Error::new(ErrorKind::Io, text()))
+    }
+}
+
+impl Object for Modelled {
+    fn version(&self) -> Result<Version> {
+        self.inner.version()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.inner.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
+        let number = self.world.writes.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.world.faults.is_some_and(|every| number.is_multiple_of(every)) {
+            return Err(Error::new(ErrorKind::Io, "a modelled target failed, as it was told to"));
+        }
+        let len = parts.iter().map(|part| part.len() as u64).sum();
+        let span = Span::at(offset, len).ok_or_else(|| Error::from(ErrorKind::TooLarge))?;
+        let mut works = Vec::new();
+        for (target, spans) in self.places(span) {
+            let gauge = self.world.gauge(target)?;
+            for span in spans {
+                works.push((gauge, gauge.begin(self.id, span)?));
+            }
+        }
+        let done = self.inner.write_at(offset, parts);
+        works.into_iter().try_for_each(|(gauge, work)| gauge.wait(work))?;
+        done
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()?;
+        let mut targets = self.layout.targets.clone();
+        targets.sort_unstable();
+        targets.dedup();
+        let flush = |target| {
+            let gauge = self.world.gauge(target)?;
+            gauge.flush().map(|work| (gauge, work))
+        };
+        let works: Vec<_> = targets.into_iter().map(flush).collect::<Result<_>>()?;
+        works.into_iter().try_for_each(|(gauge, work)| gauge.wait(work))
+    }
+}
+
+impl Backend for Model {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
+        self.inner.find(path)
+    }
+
+    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+        self.inner.list(dir, show)
+    }
+
+    fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
+        self.inner.open(file)
+    }
+
+    fn targets(&self) -> Vec<String> {
+        self.inner.targets()
+    }
+
+    fn layout(&self, file: Path<'_>) -> Result<Layout> {
+        self.inner.layout(file)
+    }
+
+    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+        let object = self.inner.create(file, creation)?;
+        self.wrapped(file, object)
+    }
+
+    fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
+        let object = self.inner.open_to_write(file)?;
+        self.wrapped(file, object)
+    }
+
+    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
+        self.inner.symlink(path, target)
+    }
+
+    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+        self.inner.set_attr(path, owner, mode, mtime)
+    }
+
+    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+        self.inner.make_dir(dir, owner, mode)
+    }
+
+    fn unlink(&self, path: Path<'_>) -> Result<bool> {
+        self.inner.unlink(path)
+    }
+
+    fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
+        self.inner.remove_dir(dir)
+    }
+
+    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
+        self.inner.rename(from, to)
+    }
+
+    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
+        self.inner.truncate(file, size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Memory;
+
+    #[test]
+    fn stripes_that_follow_each_other_on_a_target_are_one_write() {
+        let memory = Memory::default();
+        memory.put(&[Name::new("f").expect("a name")], (Uid(0), Gid(0)), 0o644, b"");
+        let inner = memory.open(&[Name::new("f").expect("a name")]).expect("it is there");
+        let world = World { gauges: Vec::new(), faults: None, writes: AtomicU64::new(0) };
+        let layout = Layout { targets: vec![5, 3], stripe: 10 };
+        let file = Modelled { inner, id: FileId(1), layout, world: Arc::new(world) };
+        for (from, to, expected) in [
+            (0, 0, vec![]),
+            (12, 18, vec![(3, vec![(2, 8)])]),
+            (5, 45, vec![(3, vec![(0, 20)]), (5, vec![(5, 25)])]),
+        ] {
+            let places: Vec<(u32, Vec<(u64, u64)>)> = file
+                .places(Span::new(from, to))
+                .into_iter()
+                .map(|(target, spans)| (target, spans.iter().map(|span| (span.start, span.end)).collect()))
+                .collect();
+            assert_eq!(places, expected, "{from}..{to}");
+        }
+        assert_eq!(file.write_at(0, &[b"x"]).unwrap_err().kind(), ErrorKind::Io, "no such target");
+    }
+}

@@ -1,0 +1,59 @@
+//! What a modelled back end is to be like, as people write it.
+
+use forebay_model::{Error, ErrorKind, Result};
+use forebay_policy::device::Device;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+const DEVICES: &str = include_str!("../../../../scenarios/devices.toml");
+
+pub(super) struct Spec {
+    pub(super) device: Device,
+    pub(super) faults: Option<u64>,
+    pub(super) shared: Option<PathBuf>,
+}
+
+/// A device of `scenarios/devices.toml`.
+pub fn device(name: &str) -> Result<Device> {
+    let mut devices: BTreeMap<String, Device> = toml::from_str(DEVICES)
+        .map_err(|error| Error::new(ErrorKind::Invalid, format!("scenarios/devices.toml: {error}")))?;
+    devices.remove(name).ok_or_else(|| {
+        let known: Vec<&str> = devices.keys().map(String::as_str).collect();
+        let text = format!("there is no modelled device \"{name}\": choose {}", known.join(" or "));
+        Error::new(ErrorKind::Invalid, text)
+    })
+}
+
+impl FromStr for Spec {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Spec> {
+        let mut words = text.split(',');
+        let mut spec = Spec { device: device(words.next().unwrap_or_default())?, faults: None, shared: None };
+        let mut slower = 1.0;
+        for word in words {
+            let wrong = |why: &str| {
+                let text = format!(
+                    "\"{word}\" of a modelled back end {why}: write slower=N, faults=N or shared=DIR"
+                );
+                Error::new(ErrorKind::Invalid, text)
+            };
+            let (key, value) = word.split_once('=').ok_or_else(|| wrong("says nothing"))?;
+            match key {
+                "slower" => {
+                    let times = value.parse::<f64>().ok().filter(|times| (1e-3..=1e6).contains(times));
+                    slower = times.ok_or_else(|| wrong("has no number from 0.001 to 1000000"))?;
+                }
+                "faults" => {
+                    let every = value.parse::<u64>().ok().filter(|&every| every > 0);
+                    spec.faults = Some(every.ok_or_else(|| wrong("has no number from 1 on"))?);
+                }
+                "shared" if !value.is_empty() => spec.shared = Some(PathBuf::from(value)),
+                _ => return Err(wrong("is not known")),
+            }
+        }
+        spec.device = spec.device.slower(slower);
+        Ok(spec)
+    }
+}

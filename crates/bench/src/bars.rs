@@ -1,0 +1,130 @@
+//! The ratios that are promised, and what a figure is compared with.
+
+use crate::board::{Board, Line};
+use crate::plan::{Crew, Fio, How, KIB, MIB, Party, Socket, Style, Work};
+
+/// A ratio that is promised.
+pub(crate) struct Bar {
+    pub(crate) work: Work,
+    pub(crate) party: Party,
+    pub(crate) against: Party,
+    pub(crate) least: f64,
+}
+
+/// Other work on the machine slows one party more than another, and most in the medians: only where medians and best
+/// rounds agree is anything known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    Met,
+    Missed,
+    Unclear,
+}
+
+impl Verdict {
+    pub(crate) fn of(least: f64, median: f64, highest: f64) -> Verdict {
+        match (median >= least, highest >= least) {
+            (true, true) => Verdict::Met,
+            (false, false) => Verdict::Missed,
+            _ => Verdict::Unclear,
+        }
+    }
+}
+
+const fn fio(how: How, chunk: usize, crew: Crew) -> Work {
+    Work::Fio(Fio { how, chunk, crew })
+}
+
+/// All of them, as the design has them.
+pub(crate) fn bars() -> Vec<Bar> {
+    use Party::{Copy, Disk, Library, Mount, PassThrough, Tmpfs};
+    let tcp = |style| Party::Forebay(Socket::Tcp, style);
+    let stream = Party::Stream(Socket::Tcp);
+    let (large, two) = (fio(How::Write, MIB, Crew::One), fio(How::Write, MIB, Crew::FileEach));
+    let rows = [
+        (large, Library, Tmpfs, 3.0),
+        (fio(How::Write, 4 * KIB, Crew::One), Library, Tmpfs, 2.0),
+        (two, Library, Copy, 0.7),
+        (two, Library, Disk, 1.0),
+        (fio(How::Read, MIB, Crew::One), Library, Tmpfs, 1.0),
+        (fio(How::Read, MIB, Crew::One), Library, Disk, 0.8),
+        (Work::ProgramCreate, Library, Tmpfs, 0.5),
+        (Work::ProgramStat, Library, Tmpfs, 0.5),
+        (Work::ProgramUnlink, Library, Tmpfs, 0.5),
+        (Work::Write(MIB), tcp(Style::Blocking), stream, 0.85),
+        (Work::Write(MIB), tcp(Style::Async(4)), stream, 0.85),
+        (Work::Read(MIB), tcp(Style::Blocking), stream, 0.85),
+        (Work::Read(MIB), tcp(Style::Async(4)), stream, 0.85),
+        (large, Mount, PassThrough, 0.9),
+    ];
+    rows.map(|(work, party, against, least)| Bar { work, party, against, least }).into()
+}
+
+/// What a line is divided by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reference {
+    Party(Party),
+    /// The same party at another work.
+    Work(Work),
+}
+
+/// What a line is compared with, and the word for it.
+pub(crate) fn references(line: &Line) -> Vec<(&'static str, Reference)> {
+    let party = |word, party| (word, Reference::Party(party));
+    let socket = match line.party {
+        Party::Forebay(socket, _) => socket,
+        Party::Servers(_) => return vec![party("one server", Party::Servers(1))],
+        Party::Library | Party::Mount => {
+            return vec![
+                party("tmpfs", Party::Tmpfs),
+                party("disk", Party::Disk),
+                party("pass-through", Party::PassThrough),
+                party("copy", Party::Copy),
+            ];
+        }
+        _ => return Vec::new(),
+    };
+    match line.work {
+        Work::Write(_) | Work::Read(_) => vec![
+            party("stream", Party::Stream(socket)),
+            party("req/ack", Party::Turns(socket)),
+            party("tmpfs", Party::Tmpfs),
+            party("disk", Party::Disk),
+        ],
+        Work::Create | Work::Stat | Work::Unlink => vec![party("tmpfs", Party::Tmpfs)],
+        Work::OneFile(writers) => vec![("file each", Reference::Work(Work::FileEach(writers)))],
+        _ => Vec::new(),
+    }
+}
+
+/// A ratio of medians, or of whatever else a line is summed up by.
+pub(crate) fn ratio(
+    board: &Board,
+    work: Work,
+    party: Party,
+    against: Reference,
+    sum: fn(&Line) -> f64,
+) -> Option<f64> {
+    let (other_work, other_party) = match against {
+        Reference::Party(other) => (work, other),
+        Reference::Work(other) => (other, party),
+    };
+    Some(sum(board.line(work, party)?) / sum(board.line(other_work, other_party)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_met_or_missed_only_where_medians_and_best_rounds_agree() {
+        for (median, highest, verdict) in [
+            (0.6, 0.7, Verdict::Met),
+            (0.5, 0.59, Verdict::Missed),
+            (1.5, 0.5, Verdict::Unclear),
+            (0.5, 0.7, Verdict::Unclear),
+        ] {
+            assert_eq!(Verdict::of(0.6, median, highest), verdict, "{median} {highest}");
+        }
+    }
+}

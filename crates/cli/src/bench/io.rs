@@ -1,0 +1,122 @@
+//! `bench io`: Forebay side by side with what it competes with, on this machine.
+
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use clap::{Args, Subcommand};
+use forebay_bench::{Plan, Report, Section, Step};
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+#[derive(Args)]
+pub(crate) struct Io {
+    /// What to measure: data, names, writers, programs, servers; everything if none is named
+    #[arg(value_name = "SECTION")]
+    sections: Vec<Section>,
+    /// Fewer rounds and fewer bytes
+    #[arg(long)]
+    quick: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    /// Where latest.json and index.html go, and on which disk files are compared
+    #[arg(long, value_name = "DIR", default_value = "bench")]
+    out: PathBuf,
+}
+
+/// A report beside the one before it.
+struct Shown<'a> {
+    report: &'a Report,
+    before: Option<&'a Report>,
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.report.text(self.before).trim_end())
+    }
+}
+
+impl Serialize for Shown<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.report.serialize(serializer)
+    }
+}
+
+impl Io {
+    pub(super) fn run(&self) -> Outcome {
+        std::fs::create_dir_all(&self.out).map_err(|error| Failure::local("make", &self.out, &error))?;
+        let disk = self.out.canonicalize().map_err(|error| Failure::local("find", &self.out, &error))?;
+        let kept = self.out.join("latest.json");
+        // One that cannot be read is as good as none: it is replaced in any case.
+        let before = std::fs::read(&kept).ok().and_then(|text| serde_json::from_slice::<Report>(&text).ok());
+        let say = if self.json { |_: &str| {} } else { |text: &str| output::note(format_args!("{text}")) };
+        let plan = Plan::new(self.quick, self.sections.clone(), disk, say);
+        let report = forebay_bench::measure(&plan).map_err(failed)?;
+        let json =
+            serde_json::to_string_pretty(&report).map_err(|error| Failure::Failed(error.to_string()))?;
+        write(&kept, &json)?;
+        let page = self.out.join("index.html");
+        write(&page, &forebay_bench::page(&report, before.as_ref()))?;
+        output::show(&Shown { report: &report, before: before.as_ref() }, self.json)?;
+        if !self.json {
+            output::note(format_args!("figures are in {}, to look at in {}", kept.display(), page.display()));
+        }
+        Ok(())
+    }
+}
+
+fn write(path: &Path, text: &str) -> Outcome {
+    std::fs::write(path, text).map_err(|error| Failure::local("write", path, &error))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is what map_err hands over")]
+fn failed(error: Box<dyn std::error::Error + Send + Sync>) -> Failure {
+    Failure::Failed(format!("the benchmark broke off: {error}"))
+}
+
+/// Servers for the benchmark, until standard input ends.
+#[derive(Args)]
+pub(crate) struct Far {
+    disk: PathBuf,
+    servers: u16,
+}
+
+impl Far {
+    pub(crate) fn run(&self) -> Outcome {
+        forebay_bench::serve_far(&self.disk, self.servers).map_err(failed)
+    }
+}
+
+/// Mounts for the benchmark, until standard input ends.
+#[derive(Args)]
+pub(crate) struct Places {
+    disk: PathBuf,
+    service: String,
+}
+
+impl Places {
+    pub(crate) fn run(&self) -> Outcome {
+        forebay_bench::serve_places(&self.disk, &self.service).map_err(failed)
+    }
+}
+
+/// A small program that the benchmark times.
+#[derive(Subcommand)]
+pub(crate) enum Steps {
+    Copy { chunk: usize, count: usize },
+    Names { dir: PathBuf, count: usize },
+    Small { dir: PathBuf, count: usize, bytes: usize },
+}
+
+impl Steps {
+    pub(crate) fn run(&self) -> Outcome {
+        let step = match self {
+            Steps::Copy { chunk, count } => Step::Copy { chunk: *chunk, count: *count },
+            Steps::Names { dir, count } => Step::Names { dir: dir.clone(), count: *count },
+            Steps::Small { dir, count, bytes } => {
+                Step::Small { dir: dir.clone(), count: *count, bytes: *bytes }
+            }
+        };
+        forebay_bench::serve_step(&step).map_err(failed)
+    }
+}

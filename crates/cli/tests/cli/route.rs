@@ -1,0 +1,92 @@
+//! `forebay route`: a trace, and what of it would be buffered.
+
+use crate::support::World;
+use serde_json::{Value, json};
+
+/// A trace of four streams of four writes of 10 bytes and half a one: sequential, random, random, sequential, one.
+fn trace(heading: &str) -> String {
+    let offsets =
+        [[0, 10, 20, 30], [500, 100, 300, 700], [1000, 5000, 3000, 4000], [20, 0, 10, 30], [0, 10, 50, 60]];
+    let lines = offsets.iter().flatten().map(|offset| format!("run/ckpt, no. 7,{offset},10\n"));
+    heading.to_owned() + &lines.take(18).collect::<String>()
+}
+
+fn stream(index: u64, requests: u64, random: u64, percent: f64, decision: &str) -> Value {
+    json!({"index": index, "requests": requests, "random": random, "percent": percent, "decision": decision})
+}
+
+#[test]
+fn a_trace_is_routed_stream_by_stream() {
+    let world = World::empty();
+    world.write("trace.csv", trace(""));
+    let routed = world.json(&["route", "trace.csv", "--stream", "4", "--json"]);
+    let last = json!({"index": 4, "requests": 2, "random": 0, "percent": 0.0});
+    let streams = [
+        stream(0, 4, 0, 0.0, "direct"),
+        stream(1, 4, 3, 1.0, "buffer"),
+        stream(2, 4, 3, 1.0, "buffer"),
+        stream(3, 4, 0, 0.0, "direct"),
+        last,
+    ];
+    assert_eq!(routed, json!({"streams": streams, "buffered_bytes": 80, "direct_bytes": 100}));
+
+    world.write("headed.csv", trace("file,offset,size\r\n\n"));
+    assert_eq!(world.json(&["route", "headed.csv", "--stream", "4", "--json"]), routed);
+    let text = world.well(&["route", "trace.csv", "--stream", "4"]);
+    assert!(text.contains("buffered 80 B (44.4 %)"), "{text}");
+    // Marks that nothing passes.
+    let calm = world.json(&["route", "trace.csv", "--stream", "4", "--high", "1", "--low", "0", "--json"]);
+    assert_eq!((&calm["buffered_bytes"], &calm["direct_bytes"]), (&json!(0), &json!(180)));
+    // One stream, not full; and nothing at all.
+    let one = world.json(&["route", "trace.csv", "--json"]);
+    assert_eq!(one["streams"][0]["requests"], 18);
+    assert_eq!(one["streams"][0].get("decision"), None);
+    world.write("empty.csv", "");
+    let none = world.json(&["route", "empty.csv", "--json"]);
+    assert_eq!(none, json!({"streams": [], "buffered_bytes": 0, "direct_bytes": 0}));
+}
+
+#[test]
+fn edges_of_numbers_are_routed() {
+    let world = World::empty();
+    world.write(
+        "edges.csv",
+        "a,9223372036854775800,8\na,9223372036854775808,0\na,9223372036854775808,18446744073709551615\n\
+         a,18446744073709551615,18446744073709551615\nb,0,0\nb,0,0\n",
+    );
+    let routed = world.json(&["route", "edges.csv", "--stream", "6", "--json"]);
+    assert_eq!(routed["streams"], json!([stream(0, 6, 2, 0.4, "direct")]));
+    let out = world.well(&["route", "edges.csv", "--json"]);
+    assert!(out.contains("\"direct_bytes\": 36893488147419103238"), "{out}");
+}
+
+#[test]
+fn what_is_wrong_with_a_trace_is_named_by_its_line() {
+    let world = World::empty();
+    for (bytes, parts) in [
+        (&b"a,0,1\na,1\n"[..], &["bad.csv:2", "three columns"][..]),
+        (b"file,offset,size\na,0,1\n\na,one,1\n", &["bad.csv:4", "\"one\"", "offset"]),
+        (b"a,0,-1\n", &["bad.csv:1", "\"-1\"", "size"]),
+        (b"a,0,18446744073709551616\n", &["bad.csv:1", "18446744073709551616"]),
+        (b"a,0,1\n,0,1\n", &["bad.csv:2", "no name"]),
+        (b"a,0,1\n\xff,0,1\n", &["bad.csv:2", "no text"]),
+        (&[b'a'; 20_000], &["bad.csv:1", "no end"]),
+        (b"a,0,1\nfile,offset,size\n", &["bad.csv:2", "\"offset\""]),
+    ] {
+        world.write("bad.csv", bytes);
+        world.run(&["route", "bad.csv", "--json"]).failed(2, parts);
+    }
+    world.write("good.csv", "a,0,1\n");
+    for (args, parts) in [
+        (&["--high", "0.3", "--low", "0.45"][..], &["0.3", "0.45", "low ≤ high"][..]),
+        (&["--high", "1.5"], &["1.5"]),
+        (&["--low=-0.1"], &["-0.1"]),
+        (&["--high", "NaN"], &["NaN"]),
+        (&["--stream", "1"], &["a stream of 1", "2 to"]),
+        (&["--stream", "many"], &["many"]),
+    ] {
+        world.run(&[&["route", "good.csv"], args].concat()).failed(2, parts);
+    }
+    world.run(&["route", "none.csv"]).failed(1, &["none.csv"]);
+    world.run(&["route", "."]).failed(1, &["read"]);
+}

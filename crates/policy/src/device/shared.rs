@@ -1,0 +1,141 @@
+//! All writes at once, each with an equal part of what the curve gives for their number.
+
+use super::{Device, Work};
+use crate::share::Tick;
+use forebay_model::{FileId, Span};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What rounding to whole nanoseconds may leave of a write.
+const NOTHING: f64 = 0.5;
+
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+pub(super) struct Shared {
+    /// Bytes that are left of each write, seeks included.
+    left: BTreeMap<Work, f64>,
+    /// Where recent writes ended, the latest first.
+    ends: VecDeque<(FileId, u64)>,
+}
+
+impl Shared {
+    /// Begins a write; says how many seeks that takes.
+    pub(super) fn begin(&mut self, device: &Device, work: Work, file: FileId, span: Span) -> u64 {
+        let known = self.ends.iter().position(|&end| end == (file, span.start));
+        let seeks = u64::from(known.is_none());
+        if let Some(place) = known {
+            self.ends.remove(place);
+        }
+        self.ends.push_front((file, span.end));
+        self.ends.truncate(device.streams);
+        let jump = seeks as f64 * device.seek.secs() * device.curve.best().1;
+        self.left.insert(work, span.len() as f64 + jump);
+        seeks
+    }
+
+    pub(super) fn next_end(&self, device: &Device, now: Tick) -> Option<Tick> {
+        let least = self.least()?;
+        let nanos = (least / self.each(device) * 1e9).ceil().max(0.0);
+        Some(Tick(now.0.saturating_add(nanos as u64)))
+    }
+
+    pub(super) fn is_under_way(&self, work: Work) -> bool {
+        self.left.contains_key(&work)
+    }
+
+    pub(super) fn writers(&self) -> usize {
+        self.left.len()
+    }
+
+    /// Goes from one end of a write to the next: the others are faster or slower from there on. Tells which have ended.
+    pub(super) fn advance(&mut self, device: &Device, from: Tick, to: Tick, ended: &mut Vec<Work>) {
+        let mut from = from;
+        while let Some(end) = self.next_end(device, from) {
+            let until = end.min(to);
+            let done = self.each(device) * until.since(from).secs();
+            self.left.values_mut().for_each(|left| *left -= done);
+            ended.extend(self.left.extract_if(.., |_, left| *left < NOTHING).map(|(work, _)| work));
+            from = until;
+            if until == to && self.least().is_none_or(|least| least >= NOTHING) {
+                break;
+            }
+        }
+    }
+
+    fn least(&self) -> Option<f64> {
+        self.left.values().copied().reduce(f64::min)
+    }
+
+    /// Bytes a second for each writer.
+    fn each(&self, device: &Device) -> f64 {
+        let writers = u32::try_from(self.left.len()).unwrap_or(u32::MAX);
+        device.curve.rate(writers) / f64::from(writers.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Curve, Target};
+    use super::*;
+
+    fn trio(seek: Tick) -> Target {
+        Target::new(Device { curve: Curve::trio(), seek, streams: 4, queue: 0 })
+    }
+
+    /// `n` writers of `len` bytes each, all from the start: how long until the last has ended, in seconds.
+    fn together(n: u64, len: u64, seek: Tick) -> f64 {
+        let mut target = trio(seek);
+        for file in 0..n {
+            target.begin(Tick(0), FileId(file), Span::new(0, len));
+        }
+        let (mut now, mut ended) = (Tick(0), 0);
+        while let Some(next) = target.next_end() {
+            now = next;
+            ended += target.ended(now).len() as u64;
+        }
+        assert_eq!(ended, n);
+        now.secs()
+    }
+
+    #[test]
+    fn writers_share_what_the_curve_gives_them() {
+        const LEN: u64 = 574_000_000;
+        for (writers, secs) in [(1, 574.0 / 356.0), (2, 2.0), (32, 32.0 * 574.0 / 401.0)] {
+            let took = together(writers, LEN, Tick(0));
+            assert!((took - secs).abs() < 1e-6 * secs, "{writers} writers: {took} instead of {secs}");
+        }
+    }
+
+    /// Somebody who looks seldom finds what somebody finds who looks at every end.
+    #[test]
+    fn time_may_pass_in_steps_of_any_size() {
+        let begin = || {
+            let mut target = trio(Tick(0));
+            for (file, len) in [(1, 100_000_000), (2, 200_000_000), (3, 50_000_000)] {
+                target.begin(Tick(0), FileId(file), Span::new(0, len));
+            }
+            target
+        };
+        let (mut often, mut seldom) = (begin(), begin());
+        for now in (0..=600).step_by(10).map(Tick::ms) {
+            often.advance(now);
+        }
+        seldom.advance(Tick::ms(600));
+        assert_eq!((often.writers(), seldom.writers()), (1, 1));
+        let ends = [often, seldom].map(|target| target.next_end().expect("one is left").secs());
+        assert!((ends[0] - ends[1]).abs() < 1e-6, "{ends:?}");
+    }
+
+    #[test]
+    fn only_jumps_cost_a_seek() {
+        let mut target = trio(Tick::ms(10));
+        let mut now = Tick(0);
+        for (file, start) in [(1, 0), (1, 100), (2, 0), (1, 200), (2, 100), (1, 900), (2, 200)] {
+            target.begin(now, FileId(file), Span::new(start, start + 100));
+            now = target.next_end().expect("at work");
+            assert_eq!(target.ended(now).len(), 1);
+        }
+        assert_eq!(target.seeks(), 3);
+        let (calm, jumpy) = (together(2, 1 << 20, Tick(0)), together(2, 1 << 20, Tick::ms(10)));
+        assert!((jumpy - calm - 0.02).abs() < 1e-6, "two seeks of 10 ms: {calm} and {jumpy}");
+    }
+}
