@@ -72,7 +72,8 @@ pub(crate) enum Wrote {
     Full,
 }
 
-fn monotonic() -> u64 {
+/// Nanoseconds of the machine's monotonic clock.
+pub(crate) fn monotonic() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -11,7 +11,7 @@
 //! session, opens         what outlives a connection         retry, reconnect, re-established files
 //! line                   the control connection             many calls at once
 //! transfer, flow, data   payload                            split, pipelined, straight from and to the caller
-//! memory, lane           payload to a server of this machine rings and slabs that it granted; else as above
+//! memory, lane           payload on the server's machine   by rings and slabs, without asking; else as above
 //! handshake, transport   first words, frames of a stream
 //! socket                 bytes, and who waits for them where
 //! job, counts            who works, and what the processes of a run count together
@@ -22,8 +22,8 @@
 //! transfer was given up half-way is closed, never used again.
 //!
 //! **Deliberately absent**: caches of attributes or bytes (a write that returned is visible to every later read,
-//! anywhere), belief in remembered paths (a server checks them with every use), locks around files (disjoint writers
-//! share none), background writing, environment variables other than those that describe the job.
+//! anywhere), belief in remembered paths (a server checks them with every use), locks that writers
+//! of one file wait for, background writing, environment variables other than those that describe the job.
 
 #![forbid(unsafe_code)]
 

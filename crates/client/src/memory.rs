@@ -4,11 +4,11 @@
 //! others ask: for a ring, for a slab, and if that comes to nothing they go by the socket, which is always right: the
 //! server hears the ring before it does anything else to the file.
 
-use crate::lane::{Lane, Wrote};
+use crate::lane::{Lane, Wrote, monotonic};
 use crate::session::{Session, Who};
 use forebay_model::{ErrorKind, Result};
 use forebay_wire::{MAX_PAYLOAD, Reply, Request, RingGrant, Token};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -48,6 +48,8 @@ pub(crate) struct Memory {
     asking: tokio::sync::Mutex<()>,
     /// Bytes that were written, and something for each write.
     seen: AtomicU64,
+    /// Somebody is about to get the next slab.
+    preparing: AtomicBool,
 }
 
 /// What an attempt came to.
@@ -66,6 +68,7 @@ impl Memory {
             lane: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
             seen: AtomicU64::new(0),
+            preparing: AtomicBool::new(false),
         }
     }
 
@@ -99,7 +102,7 @@ impl Memory {
             return Now::Ask;
         }
         match self.attempt(offset, data) {
-            Tried::Wrote(Wrote::All { ahead }) => Now::Done { ahead },
+            Tried::Wrote(Wrote::All { ahead }) => Now::Done { ahead: ahead && self.prepares() },
             _ => Now::Ask,
         }
     }
@@ -121,7 +124,7 @@ impl Memory {
         for _ in 0..TRIES {
             let goes_on = match self.attempt(offset, data) {
                 Tried::Wrote(Wrote::All { ahead }) => {
-                    if ahead {
+                    if ahead && self.prepares() {
                         session.runtime.spawn(self.clone().prepare());
                     }
                     return true;
@@ -147,8 +150,18 @@ impl Memory {
         false
     }
 
+    /// Whether the caller is the one to see to the next slab.
+    fn prepares(&self) -> bool {
+        !self.preparing.load(Ordering::Relaxed) && !self.preparing.swap(true, Ordering::AcqRel)
+    }
+
     /// Gets the next slab before it is needed.
     pub(crate) async fn prepare(self: Arc<Memory>) {
+        self.get_ahead().await;
+        self.preparing.store(false, Ordering::Release);
+    }
+
+    async fn get_ahead(&self) {
         if let Ok(_asking) = self.asking.try_lock()
             && self.lane().as_deref().and_then(Option::as_ref).is_some_and(|lane| lane.slabs() < SLABS)
         {
@@ -162,7 +175,13 @@ impl Memory {
         let Some(before) = self.lane().map(|mut lane| lane.take()) else { return true };
         let before = before.or_else(|| self.session.lanes.take(self.token.uid));
         let request = Request::Ring { token: self.token, own: before.as_ref().map(|lane| lane.ring) };
+        let asked = monotonic();
         match self.session.call(&self.who, &request).await {
+            // In another namespace of time than the server's, stamps would mean something else.
+            Ok(Reply::Ring(grant)) if !(asked..=monotonic()).contains(&grant.clock) => {
+                self.session.lanes.switch_off();
+                false
+            }
             Ok(Reply::Ring(grant)) => self.take(before, &grant, life),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 self.session.lanes.switch_off();

@@ -89,6 +89,7 @@ fn ring(
         bell: bytes(offer.bell),
         nonce: offer.nonce,
         binding: offer.binding,
+        clock: offer.clock,
     })))
 }
 

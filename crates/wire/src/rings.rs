@@ -15,6 +15,8 @@ pub struct RingGrant {
     pub nonce: u128,
     /// What its records have to say about the file.
     pub binding: u32,
+    /// The server's monotonic clock, in nanoseconds: a client whose clock is another cannot stamp what it writes.
+    pub clock: u64,
 }
 
 /// A slab that a ring's client may fill.

@@ -290,6 +290,7 @@ pub(crate) fn replies() -> Vec<Reply> {
             bell: b"/s/bell".to_vec(),
             nonce: 1 << 100,
             binding: 2,
+            clock: 1 << 50,
         })),
         Reply::Slab(Box::new(SlabGrant {
             slab: 4,

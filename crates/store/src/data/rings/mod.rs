@@ -63,6 +63,8 @@ pub struct RingOffer {
     pub nonce: u128,
     /// What it is bound to now.
     pub binding: u32,
+    /// When, by the machine's monotonic clock.
+    pub clock: u64,
 }
 
 /// A slab, for a client.
@@ -332,7 +334,7 @@ impl Data {
         let state = channel.lock();
         let path = self.disk.path(&ring_name(channel.id)).ok_or(ErrorKind::Unsupported)?;
         let (ring, nonce, binding) = (channel.id, channel.taker.nonce(), state.binding);
-        Ok(RingOffer { ring, path, bell, nonce, binding })
+        Ok(RingOffer { ring, path, bell, nonce, binding, clock: monotonic() })
     }
 
     fn rebind(&self, channel: &Arc<Channel>, job: JobId, file: FileId) -> Result<()> {
