@@ -1,7 +1,7 @@
 //! One ring: what its client was granted, and what of its records is believed.
 
 use super::RingId;
-use super::note::{Note, SlabNote};
+use super::note::{Header, Note, SlabNote};
 use crate::data::region::Region;
 use crate::data::{MAX_FILE, lock};
 use forebay_model::{FileId, JobId, Span, Uid};
@@ -9,6 +9,10 @@ use forebay_shm::{Commit, Found, Slab, Taker, Ticket};
 use std::fs::File;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+/// Most bytes that neighbours in a ring become one record of.
+const RUN: u64 = 16 << 20;
 
 /// A ring.
 pub(super) struct Channel {
@@ -35,7 +39,7 @@ pub(super) struct State {
     pub(super) last_stamp: u64,
     /// Whether its client has been heard of since it was given the ring, so that its lock says something.
     pub(super) confirmed: bool,
-    pub(super) idle_since: std::time::Instant,
+    pub(super) idle_since: Instant,
     /// Records that were not believed.
     pub(super) refused: u64,
 }
@@ -123,6 +127,24 @@ impl Channel {
 }
 
 impl State {
+    pub(super) fn new(note: Note, header: &Header, epoch: u64) -> State {
+        State {
+            note,
+            uid: header.uid,
+            job: header.job,
+            bound: Some(header.file).filter(|file| file.0 != 0),
+            binding: header.binding,
+            epoch,
+            slabs: Vec::new(),
+            next_slab: 0,
+            grants: 0,
+            last_stamp: 0,
+            confirmed: false,
+            idle_since: Instant::now(),
+            refused: 0,
+        }
+    }
+
     /// The bytes that a record publishes, if it may.
     fn publish(&mut self, commit: &Commit, now: u64) -> Option<Part> {
         let fits = Span::at(commit.offset, u64::from(commit.len)).is_some_and(|span| span.end <= MAX_FILE);
@@ -151,5 +173,21 @@ impl State {
             }
             keep
         });
+    }
+}
+
+impl Heard {
+    /// Whether another write goes on where this one ends, in the file and in the region.
+    pub(super) fn continues(&self, next: &Heard) -> bool {
+        let ([one], [other]) = (&self.parts[..], &next.parts[..]) else { return false };
+        self.offset + self.len == next.offset
+            && Arc::ptr_eq(&one.region, &other.region)
+            && one.ticket.is_followed_by(other.ticket)
+            && self.len + next.len <= RUN
+    }
+
+    pub(super) fn join(&mut self, next: &Heard) {
+        self.len += next.len;
+        self.parts[0].ticket = self.parts[0].ticket.extended(next.parts[0].ticket);
     }
 }

@@ -40,8 +40,6 @@ const SHARE: u64 = 512;
 const LEAST_SLAB: u64 = 64 << 10;
 /// One journal slot for so many bytes, as in a whole region.
 const BYTES_PER_SLOT: u32 = 2048;
-/// Most bytes that neighbours in a ring become one record of.
-const RUN: u64 = 16 << 20;
 /// How long a client may take to say that it has a ring.
 const UNCONFIRMED: Duration = Duration::from_secs(60);
 const BELL: &str = "bell";
@@ -571,41 +569,5 @@ impl Data {
         // The note goes first: a ring without one is nobody's.
         self.disk.remove(&Note::name(channel.id))?;
         self.disk.remove(&ring_name(channel.id))
-    }
-}
-
-impl Heard {
-    /// Whether another write goes on where this one ends, in the file and in the region.
-    fn continues(&self, next: &Heard) -> bool {
-        let ([one], [other]) = (&self.parts[..], &next.parts[..]) else { return false };
-        self.offset + self.len == next.offset
-            && Arc::ptr_eq(&one.region, &other.region)
-            && one.ticket.is_followed_by(other.ticket)
-            && self.len + next.len <= RUN
-    }
-
-    fn join(&mut self, next: &Heard) {
-        self.len += next.len;
-        self.parts[0].ticket = self.parts[0].ticket.extended(next.parts[0].ticket);
-    }
-}
-
-impl State {
-    fn new(note: Note, header: &Header, epoch: u64) -> State {
-        State {
-            note,
-            uid: header.uid,
-            job: header.job,
-            bound: Some(header.file).filter(|file| file.0 != 0),
-            binding: header.binding,
-            epoch,
-            slabs: Vec::new(),
-            next_slab: 0,
-            grants: 0,
-            last_stamp: 0,
-            confirmed: false,
-            idle_since: Instant::now(),
-            refused: 0,
-        }
     }
 }
