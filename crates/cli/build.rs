@@ -1,7 +1,7 @@
-//! Builds `libforebay.so` and hands it to the binary as bytes.
+//! Builds `libforebay.so` and its smaller relatives for placement, and hands them to the binary as bytes.
 //!
-//! As an ordinary dependency the library's functions would take the place of the C library's in this very binary. So
-//! it is built by a cargo of its own, in a directory of its own that all variants of this crate share, for the same
+//! As an ordinary dependency the libraries' functions would take the place of the C library's in this very binary. So
+//! they are built by a cargo of their own, in a directory of its own that all variants of this crate share, for the same
 //! target and profile. Where code is only looked at (`cargo check`, `cargo clippy`, rust-analyzer) nothing is built,
 //! and the next build makes up for it.
 
@@ -13,25 +13,38 @@ use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// What travels in the binary: its file, and the words by which cargo makes it.
+const ARTEFACTS: [(&str, &[&str]); 3] = [
+    ("libforebay.so", &["build", "--package", "forebay-preload", "--lib"]),
+    ("libforebay_place.so", &["build", "--package", "forebay-place", "--lib"]),
+    (
+        "libforebay_place.a",
+        &["rustc", "--package", "forebay-place", "--lib", "--features", "wrap", "--crate-type", "staticlib"],
+    ),
+];
+
 fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let root = fs::canonicalize(PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../.."))?;
     println!("cargo::rerun-if-changed=build.rs");
-    let library = if only_looked_at() {
-        // A file that is never there makes cargo run this again before something is built.
-        println!("cargo::rerun-if-changed={}", out.join("not-built").display());
-        Vec::new()
-    } else {
-        let made = build(&root, &out)?;
-        for source in sources(&root, &made.with_extension("d"))? {
-            println!("cargo::rerun-if-changed={}", source.display());
-        }
-        fs::read(made)?
-    };
-    let mut hasher = DefaultHasher::new();
-    hasher.write(&library);
-    fs::write(out.join("libforebay.so"), &library)?;
-    println!("cargo::rustc-env=FOREBAY_LIBRARY={:016x}", hasher.finish());
+    for (name, words) in ARTEFACTS {
+        let bytes = if only_looked_at() {
+            // A file that is never there makes cargo run this again before something is built.
+            println!("cargo::rerun-if-changed={}", out.join("not-built").display());
+            Vec::new()
+        } else {
+            let made = build(&root, &out, name, words)?;
+            for source in sources(&root, &made.with_extension("d"))? {
+                println!("cargo::rerun-if-changed={}", source.display());
+            }
+            fs::read(if name.ends_with(".a") { slim(&made, &out)? } else { made })?
+        };
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&bytes);
+        fs::write(out.join(name), &bytes)?;
+        let variable = name.replace('.', "_").to_uppercase();
+        println!("cargo::rustc-env=HASH_{variable}={:016x}", hasher.finish());
+    }
     Ok(())
 }
 
@@ -56,7 +69,7 @@ fn only_looked_at() -> bool {
         && command.is_some_and(|command| matches!(&*command, "check" | "c" | "clippy" | "doc" | "d" | "fix"))
 }
 
-fn build(root: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
+fn build(root: &Path, out: &Path, name: &str, words: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
     let target = env::var("TARGET")?;
     let release = env::var("PROFILE")? == "release";
     let profile = if release { "release" } else { "dev" };
@@ -65,8 +78,8 @@ fn build(root: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
         .current_dir(root)
-        .args(["build", "--quiet", "--locked", "--package", "forebay-preload", "--lib"])
-        .args(["--profile", profile, "--target", &target, "--target-dir"])
+        .args(words)
+        .args(["--quiet", "--locked", "--profile", profile, "--target", &target, "--target-dir"])
         .arg(&dir)
         .args(["--config", &format!("profile.{profile}.strip=\"symbols\"")])
         // What cargo and its helpers tell a build script is not meant for another cargo.
@@ -77,10 +90,19 @@ fn build(root: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
         .env_remove("RUSTC");
     let status = cargo.status()?;
     if !status.success() {
-        return Err(format!("libforebay.so could not be built: {status}").into());
+        return Err(format!("{name} could not be built: {status}").into());
     }
-    let name = if release { "release" } else { "debug" };
-    Ok(dir.join(target).join(name).join("libforebay.so"))
+    Ok(dir.join(target).join(if release { "release" } else { "debug" }).join(name))
+}
+
+/// An archive has what a linker does not need: lines, and code for optimising once more. Where nobody can take that away it
+/// stays.
+fn slim(made: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let copy = out.join("slim.a");
+    fs::copy(made, &copy)?;
+    let mut strip = Command::new("strip");
+    strip.args(["--strip-debug", "--remove-section=.llvmbc", "--remove-section=.llvmcmd"]).arg(&copy);
+    if strip.status().is_ok_and(|status| status.success()) { Ok(copy) } else { Ok(made.to_owned()) }
 }
 
 /// What the library was made of, as the compiler noted it, and the manifests of those crates.

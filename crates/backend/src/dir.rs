@@ -3,7 +3,7 @@
 //! Every path is resolved by the kernel below the root's own descriptor, with symbolic links refused wherever they
 //! are met, so that nothing outside is reached even if somebody swaps a directory for a link meanwhile.
 
-use crate::{Backend, Creation, Found, Layout, Object, Path, Version, acl, shown};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Version, acl, lustre, shown};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Special, Time, Uid};
 use rustix::fs::{
     AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, Timespec, Timestamps, chownat, fchmod, fchown,
@@ -20,6 +20,8 @@ use std::path::PathBuf;
 const TRIES: u32 = 100;
 /// Most parts of one vectored write that Linux takes.
 const MOST_PARTS: usize = 1024;
+/// `O_LOV_DELAY_CREATE`: Lustre makes a name, and waits with the layout.
+const DELAY: OFlags = OFlags::NOCTTY.union(OFlags::from_bits_retain(0o20_000));
 /// Longest access list that is looked at.
 const LIST: usize = 4096;
 
@@ -27,6 +29,8 @@ const LIST: usize = 4096;
 pub struct Dir {
     root: OwnedFd,
     path: PathBuf,
+    /// The targets of a Lustre; none elsewhere.
+    osts: Vec<String>,
 }
 
 impl Dir {
@@ -35,12 +39,17 @@ impl Dir {
         let path = path.into();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(&path, flags, Mode::empty()) {
-            Ok(root) => Ok(Dir { root, path }),
+            Ok(root) => Ok(Dir { osts: lustre::targets(&root), root, path }),
             Err(errno) => {
                 let text = format!("cannot use {} as a back end: {errno}", path.display());
                 Err(Error::new(kind(errno), text))
             }
         }
+    }
+
+    /// The same, on a Lustre with these targets, whatever else says so.
+    pub fn on_lustre(path: impl Into<PathBuf>, targets: Vec<String>) -> Result<Dir> {
+        Ok(Dir { osts: targets, ..Dir::open(path)? })
     }
 
     fn at(&self, path: Path<'_>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
@@ -90,7 +99,11 @@ impl Dir {
 
     /// A new file, open for reading and writing.
     pub(crate) fn make(&self, file: Path<'_>, creation: &Creation) -> Result<File> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        self.make_with(file, creation, OFlags::empty())
+    }
+
+    fn make_with(&self, file: Path<'_>, creation: &Creation, more: OFlags) -> Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | more;
         let make = || {
             // Nobody gets in before it is as it should be.
             let made = self.at_mode(file, flags, Mode::RUSR | Mode::WUSR)?;
@@ -195,18 +208,37 @@ impl Backend for Dir {
     }
 
     fn targets(&self) -> Vec<String> {
-        vec![self.path.display().to_string()]
+        match self.osts.is_empty() {
+            true => vec![self.path.display().to_string()],
+            false => self.osts.clone(),
+        }
     }
 
     fn layout(&self, file: Path<'_>) -> Result<Layout> {
         match self.file(file, OFlags::RDONLY) {
-            Ok(_) => Ok(Layout { targets: vec![0], stripe: u64::MAX }),
+            Ok((file, _)) => {
+                let known =
+                    |layout: &Layout| layout.targets.iter().all(|&ost| (ost as usize) < self.osts.len());
+                let told = if self.osts.is_empty() { None } else { lustre::layout(&file) };
+                Ok(told.filter(known).unwrap_or(Layout { targets: vec![0], stripe: u64::MAX }))
+            }
             Err(errno) => Err(self.failed(file, "open", errno)),
         }
     }
 
     fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
         self.make(file, creation).map(|file| Box::new(DirObject(file)) as Box<dyn Object>)
+    }
+
+    fn create_on(&self, file: Path<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
+        if self.osts.is_empty() {
+            return self.create(file, creation);
+        }
+        let made = self.make_with(file, creation, DELAY)?;
+        // A layout that cannot be had is no reason to have no file: whoever asked looks what it has become.
+        let _ = lustre::ask(&made, layout);
+        rustix::fs::fcntl_setfl(&made, OFlags::RDWR).map_err(|errno| self.failed(file, "create", errno))?;
+        Ok(Box::new(DirObject(made)))
     }
 
     fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {

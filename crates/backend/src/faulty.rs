@@ -79,6 +79,10 @@ impl<B: Backend> Backend for Faulty<B> {
         self.wrapped(self.through("create", |inner| inner.create(file, creation)))
     }
 
+    fn create_on(&self, file: Path<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
+        self.wrapped(self.through("create", |inner| inner.create_on(file, creation, layout)))
+    }
+
     fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
         self.wrapped(self.through("open_to_write", |inner| inner.open_to_write(file)))
     }

@@ -13,12 +13,14 @@
 mod acl;
 mod dir;
 mod faulty;
+mod lustre;
 mod memory;
 mod model;
 mod stripes;
 
 pub use dir::Dir;
 pub use faulty::{Fault, Faulty};
+pub use lustre::described as lustre;
 pub use memory::Memory;
 pub use model::{Model, device};
 pub use stripes::Stripes;
@@ -52,6 +54,13 @@ pub trait Backend: Send + Sync {
 
     /// Makes a file that is not there yet, to be written.
     fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>>;
+
+    /// The same with a layout that was chosen for it, where the back end lets itself be told; [`Backend::layout`] says
+    /// which it has.
+    fn create_on(&self, file: Path<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
+        let _ = layout;
+        self.create(file, creation)
+    }
 
     /// A file, to be written.
     fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>>;

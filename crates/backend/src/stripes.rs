@@ -2,8 +2,8 @@
 //!
 //! The first directory holds the tree: directories, links, and for every file a *head* with its owner, mode, length and
 //! time, but no bytes. A head carries its layout in the attribute `user.forebay.layout`: `ID COUNT SIZE FIRST`. Stripe *k*
-//! of the file, `SIZE` bytes from `k · SIZE` on, is in the directory with the number `(FIRST + k mod COUNT) mod n`, in the
-//! file `.objects/ID`, from `⌊k / COUNT⌋ · SIZE` on. So a rename or removal is one step in the first directory, and a file
+//! of the file, `SIZE` bytes from `k · SIZE` on, is in the directory with the number `(FIRST + k mod COUNT) mod n`, or with
+//! the number at place `k mod COUNT` of `FIRST` if that is a list (`7,0,3`), in the file `.objects/ID`, from `⌊k / COUNT⌋ · SIZE` on. So a rename or removal is one step in the first directory, and a file
 //! can be put together again by hand.
 
 use crate::dir::{Dir, DirObject, look, version};
@@ -17,6 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 const OBJECTS: &[u8] = b".objects";
 const ATTRIBUTE: &str = "user.forebay.layout";
 const STRIPE: u64 = 1 << 20;
+/// The longest layout that is read.
+const LONGEST: usize = 64 << 10;
 
 /// A stripe set.
 pub struct Stripes {
@@ -26,42 +28,69 @@ pub struct Stripes {
 }
 
 /// How the bytes of one file lie.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct Plan {
     id: u64,
     count: u32,
     size: u64,
-    first: u32,
+    start: Start,
+}
+
+/// Which directories the parts of a file are in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Start {
+    /// One after the other, from this one on.
+    Turn(u32),
+    /// These.
+    On(Arc<[u32]>),
+}
+
+impl Start {
+    fn parse(word: &str, count: u32) -> Option<Start> {
+        if !word.contains(',') {
+            return word.parse().ok().map(Start::Turn);
+        }
+        let list = word.split(',').map(|number| number.parse().ok()).collect::<Option<Arc<[u32]>>>()?;
+        (list.len() == count as usize).then_some(Start::On(list))
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Start::Turn(first) => first.to_string(),
+            Start::On(list) => list.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
+        }
+    }
 }
 
 impl Plan {
     fn parse(text: &[u8]) -> Option<Plan> {
         let mut words = std::str::from_utf8(text).ok()?.split(' ');
-        let plan = Plan {
-            id: words.next()?.parse().ok()?,
-            count: words.next()?.parse().ok()?,
-            size: words.next()?.parse().ok()?,
-            first: words.next()?.parse().ok()?,
-        };
+        let (id, count) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let size = words.next()?.parse().ok()?;
+        let plan = Plan { id, count, size, start: Start::parse(words.next()?, count)? };
         (words.next().is_none() && plan.count > 0 && plan.size > 0).then_some(plan)
     }
 
-    fn text(self) -> String {
-        format!("{} {} {} {}", self.id, self.count, self.size, self.first)
+    fn text(&self) -> String {
+        format!("{} {} {} {}", self.id, self.count, self.size, self.start.text())
     }
 
-    fn object(self) -> [Name; 2] {
+    fn object(&self) -> [Name; 2] {
         let name = |bytes: &[u8]| Name::new(bytes).expect("a name");
         [name(OBJECTS), name(self.id.to_string().as_bytes())]
     }
 
     /// The number of the directory that holds a part, and how many directories there are to choose from.
-    fn dir(self, part: u32, dirs: usize) -> usize {
-        ((u64::from(self.first) + u64::from(part)) % dirs as u64) as usize
+    fn dir(&self, part: u32, dirs: usize) -> usize {
+        let number = match &self.start {
+            Start::Turn(first) => u64::from(*first) + u64::from(part),
+            Start::On(list) => u64::from(list[part as usize]),
+        };
+        (number % dirs as u64) as usize
     }
 
     /// Where bytes of the file are: the part, the offset in its object, and how many follow there.
-    fn place(self, offset: u64) -> (u32, u64, u64) {
+    fn place(&self, offset: u64) -> (u32, u64, u64) {
         let stripe = offset / self.size;
         let within = offset % self.size;
         let part = (stripe % u64::from(self.count)) as u32;
@@ -69,7 +98,7 @@ impl Plan {
     }
 
     /// How long the object of a part is when the file has so many bytes.
-    fn length(self, part: u32, size: u64) -> u64 {
+    fn length(&self, part: u32, size: u64) -> u64 {
         let round = self.size * u64::from(self.count);
         let (whole, rest) = (size / round, size % round);
         whole * self.size + rest.saturating_sub(u64::from(part) * self.size).min(self.size)
@@ -102,7 +131,7 @@ impl Stripes {
     }
 
     fn plan(&self, path: Path<'_>, head: &File) -> Result<Plan> {
-        let mut text = vec![0; 256];
+        let mut text = vec![0; LONGEST];
         let len = fgetxattr(head, ATTRIBUTE, text.as_mut_slice()).unwrap_or(0);
         Plan::parse(&text[..len]).ok_or_else(|| {
             let text = format!(
@@ -114,8 +143,37 @@ impl Stripes {
         })
     }
 
+    /// A new file: its head, its objects, and then what says how they belong together.
+    fn made(
+        &self,
+        file: Path<'_>,
+        creation: &Creation,
+        plan: impl FnOnce(u64) -> Plan,
+    ) -> Result<StripedObject> {
+        let head = self.names().make(file, creation)?;
+        let made = || {
+            let id = look(&head).map_err(|errno| unusable(file, errno))?.stx_ino;
+            let plan = plan(id);
+            let plan = Plan { size: plan.size.max(1), ..plan };
+            let me = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
+            for part in 0..plan.count {
+                let dir = &self.dirs[plan.dir(part, self.dirs.len())];
+                // One of an earlier file that was not removed to the end.
+                dir.unlink(&plan.object())?;
+                dir.make(&plan.object(), &Creation { owner: me, mode: 0o600, stripes: None })?;
+            }
+            fsetxattr(&head, ATTRIBUTE, plan.text().as_bytes(), XattrFlags::empty())
+                .map_err(|errno| unusable(file, errno))
+        };
+        if let Err(error) = made() {
+            self.names().unlink(file)?;
+            return Err(error);
+        }
+        self.object(file, head)
+    }
+
     /// Removes the objects of a file that has lost its head.
-    fn remove_objects(&self, plan: Plan) -> Result<()> {
+    fn remove_objects(&self, plan: &Plan) -> Result<()> {
         for part in 0..plan.count {
             self.dirs[plan.dir(part, self.dirs.len())].unlink(&plan.object())?;
         }
@@ -165,28 +223,30 @@ impl Backend for Stripes {
     }
 
     fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
-        let head = self.names().make(file, creation)?;
-        let made = || {
-            // The number of the head is the file's own for as long as it lives; its directory is where it begins.
-            let id = look(&head).map_err(|errno| unusable(file, errno))?.stx_ino;
-            let (count, size) = creation.stripes.unwrap_or((self.dirs.len() as u32, STRIPE));
-            let count = count.clamp(1, self.dirs.len() as u32);
-            let plan = Plan { id, count, size: size.max(1), first: (id % self.dirs.len() as u64) as u32 };
-            let me = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
-            for part in 0..count {
-                let dir = &self.dirs[plan.dir(part, self.dirs.len())];
-                // One of an earlier file that was not removed to the end.
-                dir.unlink(&plan.object())?;
-                dir.make(&plan.object(), &Creation { owner: me, mode: 0o600, stripes: None })?;
-            }
-            fsetxattr(&head, ATTRIBUTE, plan.text().as_bytes(), XattrFlags::empty())
-                .map_err(|errno| unusable(file, errno))
-        };
-        if let Err(error) = made() {
-            self.names().unlink(file)?;
-            return Err(error);
+        let (count, size) = creation.stripes.unwrap_or((self.dirs.len() as u32, STRIPE));
+        let count = count.clamp(1, self.dirs.len() as u32);
+        // The number of the head is the file's own for as long as it lives; its directory is where it begins.
+        let plan = |id| Plan { id, count, size, start: Start::Turn((id % self.dirs.len() as u64) as u32) };
+        self.made(file, creation, plan).map(|object| Box::new(object) as Box<dyn Object>)
+    }
+
+    fn create_on(&self, file: Path<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
+        let known = |&target: &u32| (target as usize) < self.dirs.len();
+        if layout.targets.is_empty() || !layout.targets.iter().all(known) {
+            let text = format!(
+                "{} cannot lie on {:?}: there are {} targets",
+                shown(file),
+                layout.targets,
+                self.dirs.len()
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
         }
-        Ok(Box::new(self.object(file, head)?))
+        let start = match &layout.targets[..] {
+            [one] => Start::Turn(*one),
+            several => Start::On(several.into()),
+        };
+        let plan = |id| Plan { id, count: layout.targets.len() as u32, size: layout.stripe, start };
+        self.made(file, creation, plan).map(|object| Box::new(object) as Box<dyn Object>)
     }
 
     fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
@@ -209,7 +269,7 @@ impl Backend for Stripes {
     fn unlink(&self, path: Path<'_>) -> Result<bool> {
         let plan = self.plan_at(path);
         let was = self.names().unlink(path)?;
-        plan.map_or(Ok(was), |plan| self.remove_objects(plan).map(|()| was))
+        plan.map_or(Ok(was), |plan| self.remove_objects(&plan).map(|()| was))
     }
 
     fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
@@ -219,7 +279,7 @@ impl Backend for Stripes {
     fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
         let replaced = self.plan_at(to).filter(|_| from != to);
         let was = self.names().rename(from, to)?;
-        replaced.filter(|_| was).map_or(Ok(was), |plan| self.remove_objects(plan).map(|()| was))
+        replaced.filter(|_| was).map_or(Ok(was), |plan| self.remove_objects(&plan).map(|()| was))
     }
 
     fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
@@ -321,8 +381,8 @@ mod tests {
     #[test]
     fn every_byte_has_one_place_and_lengths_add_up() {
         for (count, size) in [(1, 7), (3, 4), (4, 1)] {
-            let plan = Plan { id: 5, count, size, first: 2 };
-            assert_eq!(Plan::parse(plan.text().as_bytes()), Some(plan));
+            let plan = Plan { id: 5, count, size, start: Start::Turn(2) };
+            assert_eq!(Plan::parse(plan.text().as_bytes()), Some(plan.clone()));
             for length in 0..60 {
                 let mut lengths = vec![0; count as usize];
                 for offset in 0..length {
@@ -335,7 +395,13 @@ mod tests {
                 assert_eq!(reckoned, lengths, "{count} × {size}, {length} bytes");
             }
         }
-        for bad in ["", "1 2 3", "1 0 3 4", "1 2 0 4", "1 2 3 4 5", "x 2 3 4"] {
+        let chosen = Plan { id: 5, count: 3, size: 4, start: Start::On([7, 0, 3].into()) };
+        assert_eq!(chosen.text(), "5 3 4 7,0,3");
+        assert_eq!(Plan::parse(b"5 3 4 7,0,3"), Some(chosen.clone()));
+        assert_eq!((0..3).map(|part| chosen.dir(part, 8)).collect::<Vec<_>>(), [7, 0, 3]);
+        for bad in
+            ["", "1 2 3", "1 2 3 4,", "1 2 3 4,x", "1 3 3 4,5", "1 0 3 4", "1 2 0 4", "1 2 3 4 5", "x 2 3 4"]
+        {
             assert_eq!(Plan::parse(bad.as_bytes()), None, "{bad}");
         }
     }

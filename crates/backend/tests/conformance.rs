@@ -1,6 +1,6 @@
 //! What every back end does, whatever it is made of.
 
-use forebay_backend::{Backend, Creation, Dir, Faulty, Memory, Model};
+use forebay_backend::{Backend, Creation, Dir, Faulty, Layout, Memory, Model};
 use forebay_model::{ErrorKind, FileKind, Gid, Name, Time, Uid};
 use std::path::Path;
 use std::sync::Arc;
@@ -209,6 +209,33 @@ fn stripes_lie_where_the_documentation_says() {
     assert_eq!((objects(), bytes(&*world.backend, "g")), (3, b"0123456789".to_vec()));
     world.backend.unlink(&path("g")).unwrap();
     assert_eq!(objects(), 0);
+}
+
+#[test]
+fn a_file_lies_on_the_targets_that_were_chosen_for_it() {
+    let world = striped(4);
+    let creation = Creation { owner: me(), mode: 0o644, stripes: None };
+    for (name, targets) in [("several", vec![3, 0, 2]), ("one", vec![2])] {
+        let asked = Layout { targets, stripe: 4 };
+        let object = world.backend.create_on(&path(name), &creation, &asked).unwrap();
+        object.write_at(0, &[b"0123456789abcdef"]).unwrap();
+        assert_eq!(world.backend.layout(&path(name)).unwrap(), asked, "{name}");
+        assert_eq!(bytes(&*world.backend, name), b"0123456789abcdef", "{name}");
+        let used = |number: u32| {
+            let objects = world.dirs[number as usize].path().join(".objects");
+            std::fs::read_dir(objects).unwrap().any(|entry| entry.unwrap().metadata().unwrap().len() > 0)
+        };
+        for number in 0..4 {
+            assert_eq!(used(number), asked.targets.contains(&number), "{name}: {number}");
+        }
+        assert!(world.backend.unlink(&path(name)).unwrap());
+    }
+    let beyond = Layout { targets: vec![4], stripe: 4 };
+    let refused = world.backend.create_on(&path("f"), &creation, &beyond).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    let whole = dir();
+    whole.backend.create_on(&path("f"), &creation, &beyond).unwrap();
+    assert_eq!(whole.backend.layout(&path("f")).unwrap().targets, [0], "a directory has one target");
 }
 
 #[test]

@@ -61,7 +61,8 @@ pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Measures everything that is planned, in turn, again and again.
 ///
-/// The program that calls this must know three hidden commands, with which it is started again: see [`near::Aside`].
+/// The program that calls this is started again with the words `bench-far`, `bench-places` and `bench-step`, and must then
+/// call [`serve_far`], [`serve_places`] or [`serve_step`].
 pub fn measure(plan: &Plan) -> Outcome<Report> {
     let near = Near::start(plan, 1)?;
     let programs = if plan.has(Section::Programs) { Some(Programs::start(plan, &near)?) } else { None };

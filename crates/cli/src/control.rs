@@ -3,8 +3,11 @@
 use crate::connect::Service;
 use crate::failure::{Failure, Outcome};
 use crate::output;
-use crate::view;
+use crate::view::{self, LostList};
 use clap::Args;
+use forebay_client::blocking::Client;
+use forebay_model::ErrorKind;
+use forebay_wire::Standing;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -82,10 +85,25 @@ impl Status {
     pub(crate) fn run(&self) -> Outcome {
         let client = self.service.connect()?;
         if client.welcome()?.members.is_single() {
-            return output::show(&view::Status::from(&client.status()?), self.json);
+            return output::show(&look(&client, &client.status()?), self.json);
         }
-        output::show(&view::Servers::from(client.statuses()?), self.json)
+        let all = client.statuses()?.into_iter();
+        let all: Vec<_> =
+            all.map(|(server, status)| (server, status.map(|status| look(&client, &status)))).collect();
+        output::show(&view::Servers::from(all), self.json)
     }
+}
+
+/// What a server says of itself, and of what was lost. Only its owner hears of the latter.
+fn look(client: &Client, status: &forebay_wire::Status) -> view::Status {
+    let lost = match (&status.standing, client.losses(status.server)) {
+        (_, Ok(losses)) => LostList::new(losses),
+        (Standing::Joined, Err(error)) if error.kind() != ErrorKind::NotPermitted => {
+            LostList::unlisted(error.to_string())
+        }
+        _ => LostList::default(),
+    };
+    view::Status::new(status, lost)
 }
 
 impl Df {

@@ -62,18 +62,14 @@ impl Library {
     pub(crate) fn run(self) -> Outcome {
         match self.header {
             true => output::text(library::HEADER.trim_end()),
-            false => output::text(library::lay_down()?.display()),
+            false => output::text(library::lay_down(&library::FOREBAY)?.display()),
         }
     }
 }
 
 /// Gives a command the library, and tells the library about the service.
 fn prepare(command: &mut Command, config: &ClientConfig, prefix: &Path) -> Outcome {
-    let mut preload = library::lay_down()?.into_os_string();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        preload.push(":");
-        preload.push(others);
-    }
+    let preload = library::before(library::lay_down(&library::FOREBAY)?);
     command
         .env("LD_PRELOAD", preload)
         .env("FOREBAY_SERVICE", config.address.to_string())

@@ -17,6 +17,8 @@ pub(crate) enum Failure {
     Pointed(String),
     /// It failed, and this is the sentence to show.
     Failed(String),
+    /// What was looked at is not as it should be.
+    Wrong(String),
     /// Parts of it failed, each of which was shown when it happened.
     Reported,
     /// The program that was run ended so, and has said itself what there was to say.
@@ -51,6 +53,7 @@ impl Failure {
         match self {
             Failure::Usage(_) | Failure::Pointed(_) => ExitCode::from(2),
             Failure::Failed(_) | Failure::Reported => ExitCode::FAILURE,
+            Failure::Wrong(_) => ExitCode::from(3),
             Failure::Program(code) => ExitCode::from(*code),
             Failure::Interrupted => ExitCode::from(130),
             Failure::Unread => ExitCode::SUCCESS,
@@ -60,7 +63,9 @@ impl Failure {
     /// The sentence to show, if it was not shown before.
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
-            Failure::Usage(text) | Failure::Pointed(text) | Failure::Failed(text) => Some(text),
+            Failure::Usage(text) | Failure::Pointed(text) | Failure::Failed(text) | Failure::Wrong(text) => {
+                Some(text)
+            }
             Failure::Interrupted => Some("interrupted"),
             Failure::Reported | Failure::Program(_) | Failure::Unread => None,
         }

@@ -53,6 +53,21 @@ impl<'a> Table<'a> {
         self.file.wrong(&self.span, &format!("{}{key}", self.path), format!("missing: {help}"))
     }
 
+    /// All that is left, with the names of the keys.
+    pub(crate) fn all(self) -> Vec<(String, Value<'a>)> {
+        let (file, path) = (self.file, self.path);
+        let named = |(key, value): (Spanned<std::borrow::Cow<'a, str>>, _)| {
+            let name = key.get_ref().to_string();
+            (name.clone(), Value { file, key: format!("{path}{name}"), value })
+        };
+        self.left.into_iter().map(named).collect()
+    }
+
+    /// A complaint about a place in the file of this table.
+    pub(crate) fn at(&self, span: &Range<usize>, key: &str, text: impl std::fmt::Display) -> Error {
+        self.file.wrong(span, key, text)
+    }
+
     pub(crate) fn finish(self, known: &str) -> Result<(), Error> {
         match self.left.into_iter().next() {
             None => Ok(()),

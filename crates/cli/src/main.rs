@@ -11,6 +11,9 @@
 //! store, check            stores on disk, without a server
 //! layout, servers         how files lie on servers; a server that comes with a new store
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
+//! bench                   how fairly it is shared, measured
+//! plan                    how large the buffer must be
+//! place                   over which targets files lie
 //! bench                   how fast it is and how fairly it is shared, measured
 //! plan, route             how large the buffer must be; what would go past it
 //! demo                    everything at once, with a crash in the middle
@@ -46,6 +49,7 @@ mod library;
 mod mount;
 mod names;
 mod output;
+mod place;
 mod places;
 mod plan;
 mod policy;
@@ -134,6 +138,8 @@ enum Command {
     Store(store::Store),
     /// Say how large the buffer must be, and when it should empty
     Plan(Box<plan::PlanArgs>),
+    /// Say over which targets a job's files would lie
+    Place(place::Place),
     /// Say which writes of a trace would be buffered, and which would go straight to the storage behind
     Route(route::Route),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
@@ -184,6 +190,7 @@ fn run(command: Command) -> Outcome {
         Command::Check(check) => check.run(),
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
+        Command::Place(place) => place.run(),
         Command::Route(route) => route.run(),
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),

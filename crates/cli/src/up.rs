@@ -180,7 +180,8 @@ impl Up {
         let _ = slot.set(running.iter().map(Running::stopper).collect());
         let status = Client::connect(ClientConfig::new(Address::Unix(config.socket_path())))
             .and_then(|client| client.status())?;
-        let started = Started::new(running[0].addresses(), &status, running.len());
+        let refused = running.iter().filter_map(Running::refusal).collect();
+        let started = Started::new(running[0].addresses(), &status, running.len(), refused);
         match self.background {
             true => output::message(&started)?,
             false => output::show(&started, self.json)?,

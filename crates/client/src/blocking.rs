@@ -12,7 +12,7 @@ use forebay_model::{
     Attr, Change, Error, ErrorKind, FileId, Gid, Identity, Layout, Name, Result, ServerId, SetTime, Striping,
     Uid, Usage,
 };
-use forebay_wire::{Entry, RenameMode, Sample, Sharing, Status, Token, Welcome, XattrMode};
+use forebay_wire::{Entry, Losses, RenameMode, Sample, Sharing, Status, Token, Welcome, XattrMode};
 use std::path::Path;
 use std::sync::OnceLock;
 use tokio::runtime::{Builder, Runtime};
@@ -119,6 +119,7 @@ blocking! { Client:
     layout(path: impl AsRef<Path>) -> (Option<Striping>, Option<Layout>);
     set_layout(path: impl AsRef<Path>, striping: Option<Striping>) -> ();
     replace_server(server: ServerId) -> ();
+    losses(server: ServerId) -> Losses;
     statfs() -> Usage;
     status() -> Status;
     history() -> Vec<Sample>;
@@ -165,7 +166,7 @@ impl File {
 
     /// See [`File::append`](crate::File::append).
     pub fn append(&self, data: &[u8]) -> Result<u64> {
-        transfer(self.inner.is_whole(), self.inner.append(data))
+        transfer(true, self.inner.append(data))
     }
 
     /// See [`File::close`](crate::File::close).

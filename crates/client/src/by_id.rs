@@ -227,7 +227,7 @@ impl ById {
             let Page { entries, next } = self.page(self.service.first(), &request, cookie).await?;
             return Ok((entries, next));
         }
-        let sessions = self.service.all();
+        let sessions = self.service.namers();
         let request = Request::ReadDir { dir, cookie, limit: share(limit, sessions.len()), plus };
         let pages = sessions.iter().map(|session| self.page(session, &request, cookie));
         let pages: Result<Vec<Page>> = join(pages.collect()).await.into_iter().collect();

@@ -12,7 +12,9 @@ use forebay_model::{
     Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Layout, Name, Result, ServerId,
     SetTime, Striping, Uid, Usage,
 };
-use forebay_wire::{IfExists, RenameMode, Reply, Request, Sample, Sharing, Status, Welcome, XattrMode};
+use forebay_wire::{
+    IfExists, Losses, RenameMode, Reply, Request, Sample, Sharing, Status, Welcome, XattrMode,
+};
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
@@ -362,6 +364,15 @@ impl Client {
             (session.server().unwrap_or_default(), status)
         };
         answers.into_iter().map(read).collect()
+    }
+
+    /// What a server knows to be lost with stores; only root and the service's owner may ask.
+    pub async fn losses(&self, server: ServerId) -> Result<Losses> {
+        let request = Request::Losses;
+        match self.by_id.service.session(server)?.call(&self.by_id.who, &request).await? {
+            Reply::Losses(losses) => Ok(losses),
+            other => Err(unexpected(&request, &other)),
+        }
     }
 
     /// How the service is shared.

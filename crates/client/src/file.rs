@@ -3,7 +3,6 @@
 use crate::flow::Target;
 use crate::memory::{Memory, Now};
 use crate::opens::{Held, done, unexpected};
-use crate::spread::Spread;
 use crate::transfer::WIDE;
 use forebay_model::{Attr, Error, ErrorKind, FileId, Result};
 use forebay_wire::{Reply, Request, Token};
@@ -181,11 +180,6 @@ impl File {
     /// Whether a transfer goes over one connection only.
     pub(crate) fn is_narrow(&self, offset: u64, len: usize) -> bool {
         len <= WIDE && self.held.spread().is_none_or(|spread| spread.is_narrow(offset, len))
-    }
-
-    /// Whether all of its bytes are on one server.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.held.spread().is_none_or(Spread::is_whole)
     }
 
     /// Asks whoever puts changes of the file's length in order.

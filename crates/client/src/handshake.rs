@@ -4,8 +4,8 @@ use crate::transport::{Pipe, connect, send};
 use crate::{Address, ClientConfig};
 use forebay_model::{Error, ErrorKind, Members, Result};
 use forebay_wire::{
-    Channel, FrameKind, Greeting, Hello, Key, MAX_PAYLOAD, Proof, VERSION, Welcome, client_proof, frame,
-    same_proof, server_proof,
+    Channel, FrameKind, Greeting, Hello, Key, MAX_PAYLOAD, Proof, Roster, VERSION, Welcome, client_proof,
+    frame, same_proof, server_proof,
 };
 use serde::Serialize;
 
@@ -15,13 +15,14 @@ pub(crate) async fn enter(
     address: &Address,
     client: u128,
     channel: Channel,
+    roster: Option<Roster>,
 ) -> Result<(Pipe, Welcome)> {
     let attempt = async {
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce).map_err(|error| {
             Error::new(ErrorKind::Io, format!("the system gives no random numbers: {error}"))
         })?;
-        let hello = Hello { version: VERSION, channel, client, job: config.job.clone(), nonce };
+        let hello = Hello { version: VERSION, channel, client, job: config.job.clone(), nonce, roster };
         let key = config.credential.key()?;
         let mut pipe = connect(address).await?;
         let welcome = greet(&mut pipe, &hello, key.as_ref(), address).await?;
@@ -80,7 +81,8 @@ fn sensible(welcome: Welcome) -> Result<Welcome> {
         return Err(Error::new(ErrorKind::Protocol, text));
     }
     let list = &welcome.members;
-    let fault = match Members::new(list.epoch(), list.all().to_vec()) {
+    let sorted = Members::new(list.epoch(), list.all().to_vec());
+    let fault = match sorted.map(|sorted| sorted.with_names(list.homes())) {
         Err(fault) => Some(fault),
         Ok(sorted) if sorted != *list => Some("it is not in order".to_owned()),
         Ok(_) if !list.contains(welcome.server) => Some(format!("server {} is missing", welcome.server)),

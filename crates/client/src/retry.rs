@@ -37,6 +37,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::GetLayout { .. }
         | Request::SetLayout { .. }
         | Request::ReplaceServer { .. }
+        | Request::Losses
         | Request::Abandon { .. }
         | Request::Ring { .. }
         | Request::Slab { .. }

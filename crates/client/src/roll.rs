@@ -29,7 +29,7 @@ impl Roll {
         if let Some(known) = &*members
             && known.epoch() >= list.epoch()
         {
-            if known.servers().eq(list.servers()) {
+            if known.servers().eq(list.servers()) && known.homes() == list.homes() {
                 return Ok(());
             }
             let text = format!(

@@ -60,6 +60,14 @@ impl Service {
         }
     }
 
+    /// The sessions with all servers that have names.
+    pub(crate) fn namers(&self) -> Vec<Arc<Session>> {
+        match self.several() {
+            None => vec![self.first.clone()],
+            Some(members) => members.namers().filter_map(|server| self.session(server).ok()).collect(),
+        }
+    }
+
     /// The session with the server that has to be asked this.
     pub(crate) fn whom(&self, request: &Request) -> Result<Arc<Session>> {
         match self.several().and_then(|members| answers(&members, request)) {

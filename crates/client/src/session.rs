@@ -14,7 +14,7 @@ use crate::roll::Roll;
 use crate::transport::Pipe;
 use crate::{Address, ClientConfig};
 use forebay_model::{Error, ErrorKind, Identity, Result, ServerId};
-use forebay_wire::{Answer, Channel, Reply, Request, Welcome};
+use forebay_wire::{Answer, Channel, Reply, Request, Roster, Welcome};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
@@ -120,7 +120,7 @@ impl Session {
     pub(crate) async fn enter(&self, channel: Channel) -> Result<(Pipe, Welcome)> {
         let entered = async {
             let address = self.address()?;
-            let (pipe, welcome) = enter(&self.config, &address, self.client, channel).await?;
+            let (pipe, welcome) = self.knock(&address, channel).await?;
             if *self.server.get_or_init(|| welcome.server) != welcome.server {
                 let text = format!("server {} of the service answers there: check the list", welcome.server);
                 return Err(Error::new(ErrorKind::Protocol, text));
@@ -129,6 +129,22 @@ impl Session {
             Ok((pipe, welcome))
         };
         Box::pin(entered).await.map_err(|error| self.at_service(error))
+    }
+
+    /// Connects with the list that this client goes by. Where that is refused, and the server has a newer one, with that.
+    async fn knock(&self, address: &Address, channel: Channel) -> Result<(Pipe, Welcome)> {
+        let known = self.roll.members();
+        let roster = known.as_deref().map(Roster::from);
+        match (enter(&self.config, address, self.client, channel, roster).await, known) {
+            (Err(refusal), Some(known)) if refusal.kind() == ErrorKind::Stale => {
+                let (pipe, welcome) = enter(&self.config, address, self.client, channel, None).await?;
+                match welcome.members.epoch() > known.epoch() {
+                    true => Ok((pipe, welcome)),
+                    false => Err(Error::new(ErrorKind::Protocol, refusal.to_string())),
+                }
+            }
+            (entered, _) => entered,
+        }
     }
 
     /// Asks on the control connection, again where that is safe, for as long as the configuration says.

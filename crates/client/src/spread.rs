@@ -70,10 +70,7 @@ impl Spread {
 
     /// Tells whoever puts appends, truncations and holes in order.
     pub(crate) async fn tell_order(&self, target: Target<'_>, request: &Request) -> Result<()> {
-        match self.layout.only() {
-            Some(only) => self.tell(target, only, request).await,
-            None => done(&self.authority, target.who, request).await,
-        }
+        done(&self.authority, target.who, request).await
     }
 
     /// Tells everybody who has something of the file.
@@ -143,11 +140,6 @@ impl Spread {
         }
     }
 
-    /// Whether all is on one server.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.layout.only().is_some()
-    }
-
     /// Whether a transfer needs one server only.
     pub(crate) fn is_narrow(&self, offset: u64, len: usize) -> bool {
         let span = Span::new(offset, offset.saturating_add(len as u64));
@@ -167,28 +159,14 @@ impl Spread {
         join(parts.collect()).await.into_iter().collect()
     }
 
-    /// Writes all of `data` behind the last byte, and says where that was. Where several servers have the bytes, the
-    /// authority puts them there.
+    /// Writes all of `data` behind the last byte, and says where that was: the authority puts it there.
     pub(crate) async fn append(&self, target: Target<'_>, data: &[u8]) -> Result<u64> {
-        if let Some(only) = self.layout.only() {
-            let session = self.session(only)?;
-            return match session.append(target, data).await {
-                Err(error) if self.is_doubted(only, &error) => {
-                    self.reassert(target).await?;
-                    session.append(target, data).await
-                }
-                appended => appended,
-            };
-        }
         self.authority.append(target, data).await
     }
 
     /// Fills `into` from an offset on; fewer bytes only at the end of the file.
     pub(crate) async fn read_at(&self, target: Target<'_>, offset: u64, into: &mut [u8]) -> Result<usize> {
         let span = check_range(offset, into.len())?;
-        if let Some(only) = self.layout.only() {
-            return self.read(target, only, offset, into).await;
-        }
         let mut parts = Vec::new();
         let mut rest = &mut *into;
         for (server, span) in self.layout.pieces(span) {

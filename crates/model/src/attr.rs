@@ -119,6 +119,15 @@ impl Layout {
         })
     }
 
+    /// How many of a file's first bytes one of its servers holds, by its place in the list.
+    #[must_use]
+    pub fn share(&self, index: usize, end: u64) -> u64 {
+        let (count, index) = (self.servers.len() as u64, index as u64);
+        let round = self.stripe.saturating_mul(count);
+        let before = self.stripe.saturating_mul(index);
+        end / round * self.stripe + (end % round).saturating_sub(before).min(self.stripe)
+    }
+
     /// The server that holds the byte at an offset.
     #[must_use]
     pub fn server_at(&self, offset: u64) -> ServerId {

@@ -71,6 +71,12 @@ impl FileId {
     pub fn maker(self) -> ServerId {
         ServerId((self.0 >> 48) as u16)
     }
+
+    /// Which of the ids made by its server this is.
+    #[must_use]
+    pub fn count(self) -> u64 {
+        self.0 & ((1 << 48) - 1)
+    }
 }
 
 /// One life of a store: a store that was lost and made anew has another.

@@ -22,7 +22,7 @@ pub use attr::{Attr, Change, FileKind, Layout, RenameMode, SetTime, Special, Str
 pub use error::{Error, ErrorKind, Result};
 pub use id::{FileId, Gid, Incarnation, RegionId, ServerId, Stamp, Uid};
 pub use job::{Job, JobId, MAX_LABEL};
-pub use members::{MAX_SERVERS, Member, Members};
+pub use members::{Homes, MAX_SERVERS, Member, Members};
 pub use name::{MAX_NAME, MAX_PATH, Name};
 pub use perm::{Access, Identity, MAX_GROUPS, may};
 pub use span::{Reshape, Span};

@@ -20,6 +20,16 @@ pub struct Member {
     pub socket: Option<String>,
 }
 
+/// Which servers have the names.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub enum Homes {
+    /// All, each name where its hash says.
+    #[default]
+    Spread,
+    /// The first one has all of them, because it alone speaks with a back end about names.
+    First,
+}
+
 /// All servers of a service, in the order of their numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
@@ -27,6 +37,7 @@ pub struct Members {
     /// Grows whenever the list changes.
     epoch: u64,
     list: Vec<Member>,
+    homes: Homes,
 }
 
 /// A list as somebody sent it.
@@ -34,13 +45,14 @@ pub struct Members {
 struct Unchecked {
     epoch: u64,
     list: Vec<Member>,
+    homes: Homes,
 }
 
 impl TryFrom<Unchecked> for Members {
     type Error = String;
 
     fn try_from(sent: Unchecked) -> Result<Members, String> {
-        Members::new(sent.epoch, sent.list)
+        Ok(Members::new(sent.epoch, sent.list)?.with_names(sent.homes))
     }
 }
 
@@ -51,7 +63,10 @@ impl fmt::Display for Members {
         for (index, member) in self.list.iter().enumerate() {
             write!(f, "{} {} {}", if index > 0 { "," } else { "" }, member.server, member.address)?;
         }
-        Ok(())
+        match self.homes {
+            Homes::Spread => Ok(()),
+            Homes::First => write!(f, "; all names with the first"),
+        }
     }
 }
 
@@ -68,7 +83,25 @@ impl Members {
                 return Err(format!("{one} and {other} are both called server {server}"));
             }
         }
-        Ok(Members { epoch, list })
+        Ok(Members { epoch, list, homes: Homes::Spread })
+    }
+
+    /// The same servers, of which these have the names.
+    #[must_use]
+    pub fn with_names(self, homes: Homes) -> Members {
+        Members { homes, ..self }
+    }
+
+    /// Which servers have the names.
+    #[must_use]
+    pub fn homes(&self) -> Homes {
+        self.homes
+    }
+
+    /// The servers that have names, in the order of their numbers.
+    pub fn namers(&self) -> impl Iterator<Item = ServerId> + '_ {
+        let count = if self.homes == Homes::First { 1 } else { self.list.len() };
+        self.servers().take(count)
     }
 
     /// Grows whenever the list changes.
@@ -116,6 +149,15 @@ impl Members {
     /// The server that holds a directory's entry of this name.
     #[must_use]
     pub fn home(&self, dir: FileId, name: &Name) -> ServerId {
+        match self.homes {
+            Homes::Spread => self.place(dir, name),
+            Homes::First => self.first(),
+        }
+    }
+
+    /// The server with which the bytes of a new file of this name begin.
+    #[must_use]
+    pub fn place(&self, dir: FileId, name: &Name) -> ServerId {
         let hash = xxh3_64_with_seed(name.as_bytes(), dir.0);
         self.list[(hash % self.list.len() as u64) as usize].server
     }
@@ -154,6 +196,18 @@ mod tests {
         assert!(Members::new(1, twice.to_vec()).unwrap_err().contains("server 1"));
         assert!(Members::new(1, Vec::new()).is_err());
         assert_eq!(service(2).to_string(), "epoch 1: 1 tcp:h1:1, 2 tcp:h2:1");
+    }
+
+    #[test]
+    fn the_first_server_may_have_all_names() {
+        let (spread, first) = (service(3), service(3).with_names(Homes::First));
+        let name = |number: u32| Name::new(format!("f{number}")).unwrap();
+        let places: Vec<_> = (0..30).map(|number| first.place(FileId::ROOT, &name(number))).collect();
+        assert!((1..=3).all(|server| places.contains(&ServerId(server))), "bytes are everywhere");
+        assert!(places.iter().zip(0..).all(|(place, n)| spread.home(FileId::ROOT, &name(n)) == *place));
+        assert!((0..30).all(|number| first.home(FileId::ROOT, &name(number)) == ServerId(1)));
+        assert_eq!((spread.namers().count(), first.namers().collect::<Vec<_>>()), (3, vec![ServerId(1)]));
+        assert!(first != spread && first.to_string().contains("all names with the first"));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 pub mod arbiter;
 pub mod device;
 pub mod drain;
+pub mod place;
 pub mod route;
 pub mod share;
 

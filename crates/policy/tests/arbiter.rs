@@ -16,6 +16,7 @@ struct Naive {
     left: BTreeMap<u32, u64>,
     held: BTreeMap<u32, Tick>,
     critical: bool,
+    since: Tick,
 }
 
 /// A job as the naive arbiter knows it: everything else is counted anew each time.
@@ -70,12 +71,15 @@ impl World {
         mine.flat_map(|(_, state)| state.left.values()).sum()
     }
 
-    /// The order of jobs, less is earlier: what the policy says in words.
-    fn rank(&self, id: JobId) -> (bool, u32, bool, u64, Tick, JobId) {
-        let job = self.jobs[&id];
+    /// The order of members, less is earlier: what the policy says in words.
+    fn rank(&self, member: Member) -> (bool, u32, bool, u64, Tick, JobId) {
+        let (id, job) = (member.job, self.jobs[&member.job]);
         let critical = self.members.iter().any(|(member, state)| member.job == id && state.critical);
-        let size = if self.rules.choice == Choice::Sjf { self.size(id) } else { 0 };
-        (!job.starved, u32::MAX - job.priority, !critical, size, job.since, id)
+        let (size, since) = match self.rules.choice {
+            Choice::Sjf => (self.size(id), job.since),
+            Choice::Fcfs => (0, self.members[&member].since),
+        };
+        (!job.starved, u32::MAX - job.priority, !critical, size, since, id)
     }
 
     /// Jobs that wait for anything with an idle server.
@@ -103,8 +107,8 @@ impl World {
             let candidates = self.candidates(target);
             assert!(candidates.contains(&member), "{}: cannot have it: {grant:?}", self.context);
             if freed == Some(target) {
-                let first = candidates.iter().map(|one| self.rank(one.job)).min().unwrap();
-                assert_eq!(self.rank(member.job), first, "{}: not the first job: {grant:?}", self.context);
+                let first = candidates.iter().map(|&one| self.rank(one)).min().unwrap();
+                assert_eq!(self.rank(member), first, "{}: not the first job: {grant:?}", self.context);
             }
             let most = match self.rules.until {
                 Until::All => u64::MAX,
@@ -182,7 +186,8 @@ fn ask(world: &mut World, arbiter: &mut Arbiter, random: &mut Dice) {
     let job = NaiveJob { since: now, last_served: now, starved: false, priority };
     world.jobs.entry(who.job).or_insert(job).priority = priority;
     let critical = fill > world.rules.high_mark;
-    world.members.insert(who, Naive { left, held, critical });
+    let since = world.members.get(&who).map_or(now, |state| state.since);
+    world.members.insert(who, Naive { left, held, critical, since });
     let grants = arbiter.request(now, who, priority, fill, &told).unwrap();
     assert!(grants.iter().all(|grant| grant.member.server == who.server));
     world.take(&grants, None);
@@ -233,7 +238,7 @@ fn play(rules: Rules, seed: u64) {
         world.forget_done();
         assert_eq!(arbiter.members(), world.members.len(), "{}", world.context);
         for target in 0..TARGETS as u32 {
-            assert_eq!(arbiter.holders(TargetId(target)).len(), world.holders(target), "{}", world.context);
+            assert_eq!(arbiter.holders(TargetId(target)).count(), world.holders(target), "{}", world.context);
         }
         for &job in world.jobs.keys() {
             assert_eq!(arbiter.left(job).0, world.size(job), "{}", world.context);

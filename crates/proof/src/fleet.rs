@@ -3,10 +3,11 @@
 use crate::host::{By, Host, Plan, Seat, free_port};
 use forebay_client::blocking::Client;
 use forebay_dice::Dice;
-use forebay_model::{Bytes, Member, Members, ServerId};
+use forebay_model::{Bytes, Homes, Member, Members, ServerId};
 use forebay_store::{FjallKv, Kv, check_all};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -22,7 +23,7 @@ const CACHE: Bytes = Bytes::mib(8);
 pub struct Fleet {
     /// Each of them.
     pub hosts: Vec<Host>,
-    _key: TempDir,
+    dir: TempDir,
 }
 
 impl Fleet {
@@ -34,10 +35,18 @@ impl Fleet {
         fleet
     }
 
+    /// The directory behind all of them.
+    #[must_use]
+    pub fn behind(&self) -> PathBuf {
+        self.dir.path().join("behind")
+    }
+
     /// A service that was not started yet.
     #[must_use]
     pub fn prepare(program: &'static str, count: u16, plan: Plan) -> Fleet {
         let dir = tempfile::tempdir().expect("a temporary directory");
+        let behind = plan.before.then(|| dir.path().join("behind"));
+        behind.iter().for_each(|behind| std::fs::create_dir(behind).expect("a directory can be made"));
         let key = dir.path().join("key");
         let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&key);
         writeln!(file.expect("a key file"), "{}", "5a".repeat(32)).expect("a key");
@@ -54,9 +63,10 @@ impl Fleet {
             .collect();
         for (host, number) in hosts.iter_mut().zip(1..) {
             let (server, servers, key) = (ServerId(number), servers.clone(), key.clone());
-            host.seat = Some(Seat { server, servers, epoch: 1, key, lease: LEASE, peer: PEER });
+            let behind = behind.clone();
+            host.seat = Some(Seat { server, servers, epoch: 1, key, lease: LEASE, peer: PEER, behind });
         }
-        Fleet { hosts, _key: dir }
+        Fleet { hosts, dir }
     }
 
     /// One of them, by its number.
@@ -99,7 +109,8 @@ impl Fleet {
 
     fn findings(&self) -> Vec<String> {
         let seat = self.hosts[0].seat.clone().expect("it is one of several");
-        let members = Members::new(seat.epoch, seat.servers).expect("a list of servers");
+        let homes = if seat.behind.is_some() { Homes::First } else { Homes::Spread };
+        let members = Members::new(seat.epoch, seat.servers).expect("a list of servers").with_names(homes);
         let open =
             |host: &Host| FjallKv::open(&host.store().join("meta"), CACHE).expect("a store nobody uses");
         let stores: Vec<FjallKv> = self.hosts.iter().map(open).collect();

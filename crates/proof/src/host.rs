@@ -120,6 +120,8 @@ pub struct Seat {
     pub lease: Duration,
     /// How long another server may take to answer.
     pub peer: Duration,
+    /// The directory that all of them stand before, if any.
+    pub behind: Option<PathBuf>,
 }
 
 impl Seat {
@@ -135,13 +137,14 @@ impl Seat {
             self.key.display().to_string(),
             self.lease.as_millis().to_string(),
             self.peer.as_millis().to_string(),
+            self.behind.as_ref().map_or_else(String::new, |behind| behind.display().to_string()),
         ]
     }
 
     /// What the words on the command line of the server process mean.
     #[must_use]
     pub fn from_words(words: &[String]) -> Option<Seat> {
-        let [server, list, epoch, key, lease, peer] = words else {
+        let [server, list, epoch, key, lease, peer, behind] = words else {
             return None;
         };
         let member = |text: &str| {
@@ -158,6 +161,7 @@ impl Seat {
             key: PathBuf::from(key),
             lease: time(lease)?,
             peer: time(peer)?,
+            behind: (!behind.is_empty()).then(|| PathBuf::from(behind)),
         })
     }
 
@@ -169,6 +173,7 @@ impl Seat {
         config.key = Some(self.key.clone());
         config.times.lease = self.lease;
         config.times.peer = self.peer;
+        config.backend = self.behind.as_ref().map(|behind| format!("dir:{}", behind.display()));
         let own = self.servers.iter().find(|member| member.server == self.server);
         if let Some(listen) = own.and_then(|member| member.address.strip_prefix("tcp:")?.parse().ok()) {
             config.listen = listen;

@@ -1,12 +1,13 @@
 //! Servers that are away, and stores and writers that are gone: what is lost says so, and everything else goes on.
 
-use forebay_client::blocking::Client;
+use forebay_client::blocking::{Client, File};
 use forebay_client::{ClientConfig, Listing, OpenOptions};
-use forebay_model::{Bytes, ErrorKind, ServerId, Striping};
-use forebay_proof::{By, Fleet, Plan, pattern};
+use forebay_model::{Bytes, Error, ErrorKind, ServerId, Striping};
+use forebay_proof::{By, Dice, Fleet, Plan, Seeded, pattern, rounds};
 use forebay_server::Medium;
 use forebay_store::Store;
-use forebay_wire::Standing;
+use forebay_wire::{Lost, RenameMode, Standing};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -184,6 +185,71 @@ fn a_change_of_the_length_that_fails_has_not_happened_anywhere() {
     fleet.check();
 }
 
+/// Something that changes all of a striped file, and what the file may be when it was broken off.
+fn change(dice: &mut Dice, file: &File, before: &[u8]) -> (Result<(), Error>, Vec<Vec<u8>>) {
+    let offset = dice.below(before.len() as u64 + STRIPE);
+    let mut after = before.to_vec();
+    match dice.below(3) {
+        0 => {
+            after.resize(offset as usize, 0);
+            (file.truncate(offset), vec![after])
+        }
+        1 => {
+            let end = after.len();
+            after[end.min(offset as usize)..].fill(0);
+            (file.punch(offset, 9 * STRIPE), vec![after])
+        }
+        _ => {
+            let more = pattern(dice.next(), dice.below(3 * STRIPE) as usize + 1);
+            after.extend(&more);
+            // From its beginning to the end of a stripe.
+            let stripes = (before.len()..after.len()).filter(|end| end.is_multiple_of(STRIPE as usize));
+            let partly = stripes.map(|end| after[..end].to_vec()).collect::<Vec<_>>();
+            (file.append(&more).map(drop), [vec![after], partly].concat())
+        }
+    }
+}
+
+#[test]
+fn random_changes_of_a_striped_file_through_kills_are_made_or_not() {
+    let seeded = Seeded::new();
+    let mut dice = seeded.dice(5600);
+    let mut fleet = Fleet::new(PROGRAM, 3, plan());
+    let reader = fleet.client(0, By::Unix);
+    populate(&reader);
+    let mut told = 0;
+    for round in rounds(12) {
+        let path = format!("/striped/f{}", round % 12);
+        let read = || {
+            let file = reader.open(&path, OpenOptions::READ).unwrap();
+            let mut bytes = vec![0; file.stat().unwrap().size as usize];
+            assert_eq!(file.pread(0, &mut bytes).unwrap(), bytes.len(), "{path}");
+            bytes
+        };
+        let before = read();
+        // One who gives up, and is not there to try again.
+        let client = impatient(&fleet, round % 3, By::turn(round));
+        let file = client.open(&path, OpenOptions::WRITE).unwrap();
+        let patience = Duration::from_micros(dice.below(4000));
+        let mut author = seeded.dice(5700 + round);
+        let (done, after) =
+            fleet.any(&mut dice).killed_within(patience, || change(&mut author, &file, &before));
+        drop((file, client));
+        let seen = read();
+        match done {
+            Ok(()) => {
+                told += 1;
+                assert!(seen == after[0], "{path}: it was said to be done");
+            }
+            Err(error) => assert!(seen == before || after.contains(&seen), "{path}: in between, {error}"),
+        }
+        assert!(read() == seen, "{path}: it changes no more");
+    }
+    assert!(told > 0, "nothing was ever done");
+    drop(reader);
+    fleet.check();
+}
+
 #[test]
 fn a_wiped_store_is_never_mistaken_for_empty_files() {
     let mut fleet = Fleet::new(PROGRAM, 3, plan());
@@ -242,22 +308,31 @@ fn await_joined(client: &Client, server: ServerId) {
     panic!("server {server} never joined");
 }
 
+/// Everything that the servers know to be lost, by path: how much of which server.
+fn lost(client: &Client) -> BTreeMap<String, (ServerId, Lost)> {
+    let mut all = BTreeMap::new();
+    for (server, status) in client.statuses().unwrap() {
+        let losses = client.losses(server).unwrap();
+        assert_eq!(losses.more, 0);
+        assert!(status.unwrap().damage.iter().all(|sentence| sentence.contains("earlier store")));
+        all.extend(losses.list.into_iter().map(|loss| {
+            let path = String::from_utf8(loss.path.expect("a path leads there")).unwrap();
+            (path, (loss.server, loss.what))
+        }));
+    }
+    all
+}
+
 fn check_damage(client: &Client, facts: &[(String, u64, ServerId, Vec<ServerId>)], lost: ServerId) {
-    let damage = || -> Vec<String> {
-        client.statuses().unwrap().into_iter().flat_map(|(_, status)| status.unwrap().damage).collect()
-    };
-    // Every server tells what it knows once it has met the new store.
     let harmed =
         facts.iter().filter(|(_, _, authority, servers)| *authority != lost && servers.contains(&lost));
-    let harmed = harmed.count();
-    let mut told = damage();
-    for _ in 0..100 {
-        if told.iter().filter(|sentence| sentence.contains("bytes that server 2 held")).count() >= harmed {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-        told = damage();
-    }
+    let expected = harmed.map(|(path, _, _, servers)| {
+        let stripes = (0..5).filter(|stripe| servers[stripe % servers.len()] == lost).count() as u64;
+        (path.clone(), (lost, Lost::Bytes { count: stripes * STRIPE, open: false }))
+    });
+    let expected: BTreeMap<_, _> = expected.collect();
+    // Every server tells what it knows once it has met the new store.
+    await_lost(client, &expected);
     for (path, number, authority, servers) in facts {
         if *authority == lost {
             let error = client.stat(path).map(drop).unwrap_err();
@@ -265,12 +340,6 @@ fn check_damage(client: &Client, facts: &[(String, u64, ServerId, Vec<ServerId>)
             continue;
         }
         let file = client.open(path, OpenOptions::READ).unwrap_or_else(|error| panic!("{path}: {error}"));
-        let id = file.id().to_string();
-        assert_eq!(
-            told.iter().any(|sentence| sentence.contains(&id)),
-            servers.contains(&lost),
-            "{path}, file {id}: {told:#?}"
-        );
         let expected = pattern(*number, 5 * STRIPE as usize);
         for stripe in 0..5 {
             let from = stripe * STRIPE as usize;
@@ -288,4 +357,36 @@ fn check_damage(client: &Client, facts: &[(String, u64, ServerId, Vec<ServerId>)
             }
         }
     }
+    heal(client, expected);
+}
+
+fn await_lost(client: &Client, expected: &BTreeMap<String, (ServerId, Lost)>) {
+    for _ in 0..100 {
+        if lost(client) == *expected {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(lost(client), *expected);
+}
+
+/// What is written again, cut to nothing or removed is not lost any more.
+fn heal(client: &Client, mut lost: BTreeMap<String, (ServerId, Lost)>) {
+    assert!(lost.len() >= 4);
+    let mut paths: Vec<String> = lost.keys().cloned().collect();
+    let mut next = || paths.pop().expect("there are enough");
+    let (rewritten, truncated, removed) = (next(), next(), next());
+    let file = client.open(&rewritten, OpenOptions::WRITE).unwrap();
+    file.pwrite(0, &pattern(77, 5 * STRIPE as usize)).unwrap();
+    file.close().unwrap();
+    client.truncate(&truncated, 0).unwrap();
+    client.unlink(&removed).unwrap();
+    for path in [rewritten, truncated, removed] {
+        lost.remove(&path);
+    }
+    await_lost(client, &lost);
+    client.rename(&paths[0], "/moved", RenameMode::Replace).unwrap();
+    let moved = lost.remove(&paths[0]).expect("it is listed");
+    lost.insert("/moved".to_owned(), moved);
+    await_lost(client, &lost);
 }

@@ -126,7 +126,7 @@ fn servers(networks: &Networks, key: &Path) -> Vec<Host> {
         let mut host = Host::prepare(PROGRAM, plan);
         let (server, servers, key) = (ServerId(number), list.clone(), key.to_owned());
         let (lease, peer) = (Duration::from_millis(500), Duration::from_secs(1));
-        host.seat = Some(Seat { server, servers, epoch: 1, key, lease, peer });
+        host.seat = Some(Seat { server, servers, epoch: 1, key, lease, peer, behind: None });
         let started = host.start_as(networks.within(number), Path::new(PROGRAM));
         started.expect("a server starts on its host");
         hosts.push(host);

@@ -125,3 +125,30 @@ fn names_move_between_directories_of_all_servers() {
     assert_eq!(client.stat("/").unwrap().links, 2);
     fleet.check();
 }
+
+#[test]
+fn a_client_learns_a_newer_list_and_goes_on() {
+    let mut fleet = fleet(2);
+    let client = fleet.client(0, By::Unix);
+    for number in 0..8 {
+        client.mkdir(format!("/d{number}"), 0o755).unwrap();
+    }
+    let file = client.open("/d0/f", OpenOptions::CREATE_NEW).unwrap();
+    file.pwrite(0, &pattern(1, 1000)).unwrap();
+    for epoch in [2, 3] {
+        fleet.stop_all();
+        for host in &mut fleet.hosts {
+            host.seat.as_mut().expect("one of several").epoch = epoch;
+        }
+        fleet.start_all();
+        // Its connections are gone with the servers, and with its old list it is not let in again.
+        for number in 0..8 {
+            assert_eq!(client.stat(format!("/d{number}")).unwrap().kind, FileKind::Directory);
+        }
+        assert_eq!(client.welcome().unwrap().members.epoch(), epoch);
+        assert!(read(&client, "/d0/f").unwrap() == pattern(1, 1000));
+        file.pwrite(0, &pattern(1, 1000)).unwrap();
+    }
+    drop((file, client));
+    fleet.check();
+}

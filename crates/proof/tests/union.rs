@@ -1,7 +1,7 @@
 //! A server before a directory: the reference model knows what was there before, and nothing tells the two apart.
 
 use forebay_model::Bytes;
-use forebay_proof::{By, Driver, Host, Plan, Seeded, Step, rounds};
+use forebay_proof::{By, Driver, Fleet, Host, Plan, Seeded, Step, rounds};
 use forebay_server::Medium;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -42,6 +42,54 @@ fn play(medium: Medium, part: u64) {
         }
     }
     assert!(seen[&format!("{:?}", Step::Done)] > 10, "{seen:?}");
+}
+
+/// The same with several servers, files over all of them, and any of them killed.
+fn play_on_several(part: u64) {
+    let seeded = Seeded::new();
+    let mut dice = seeded.dice(part);
+    let mut seen = BTreeMap::<String, u64>::new();
+    for world in rounds(4) {
+        let plan = Plan::new(Medium::Disk, Bytes::mib(96), Bytes::mib(4));
+        let mut fleet = Fleet::new(PROGRAM, 3, Plan { before: true, ..plan });
+        let clients = vec![fleet.client(0, By::Unix), fleet.client(1, By::Tcp), fleet.client(2, By::Unix)];
+        let mut driver = Driver::before(clients, &fleet.behind(), seeded.dice(part + 1 + world));
+        for number in 0..300 {
+            let step = match dice.below(40) {
+                0 => {
+                    let gently = dice.one_in(2);
+                    let host = fleet.any(&mut dice);
+                    match gently {
+                        true => host.stop(),
+                        false => host.kill(),
+                    }
+                    host.start();
+                    continue;
+                }
+                1..3 => {
+                    let patience = Duration::from_micros(dice.below(3000));
+                    fleet.any(&mut dice).killed_within(patience, || driver.step())
+                }
+                3 => {
+                    driver.restripe();
+                    continue;
+                }
+                _ => driver.step(),
+            };
+            *seen.entry(format!("{step:?}")).or_default() += 1;
+            if number % 100 == 99 {
+                driver.check();
+            }
+        }
+        drop(driver);
+        fleet.check();
+    }
+    assert!(seen[&format!("{:?}", Step::Done)] > 10, "{seen:?}");
+}
+
+#[test]
+fn random_operations_of_three_servers_before_a_directory_match_the_model() {
+    play_on_several(6000);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What can be set, and what is taken when it is not.
 
 use crate::human;
-use forebay_model::{Bytes, Error, ErrorKind, Member, Members, Result, ServerId};
+use forebay_model::{Bytes, Error, ErrorKind, Homes, Member, Members, Result, ServerId};
 use forebay_policy::OPERATION;
 use forebay_policy::share::{Discipline, Policy, Trust};
 use serde::{Deserialize, Serialize};
@@ -288,6 +288,8 @@ impl Config {
             Some(Member { address, .. }) => Err(invalid(format!(
                 "servers: \"{address}\" is no address: write tcp:host:port or unix:/path"
             ))),
+            // One server alone says what becomes of names behind.
+            None if self.backend.is_some() && !members.is_single() => Ok(members.with_names(Homes::First)),
             None => Ok(members),
         }
     }
@@ -349,11 +351,6 @@ impl Config {
         }
         if let Some(peer) = self.peers.iter().find(|peer| host_and_port(peer).is_none()) {
             return invalid(format!("peers: \"{peer}\" is no address: write tcp:host:port"));
-        }
-        if self.backend.is_some() && self.servers.len() > 1 {
-            return invalid(
-                "a service of several servers cannot stand before a back end yet: leave out one".to_owned(),
-            );
         }
         if self.device_rate == Some(Bytes(0)) {
             return invalid("device_rate is 0: nothing could ever be done".to_owned());

@@ -103,6 +103,7 @@ struct Entered<'a> {
 
 /// A place among the connections, a session and a job for a guest.
 fn enter(service: &Service, guest: Guest) -> Result<Entered<'_>> {
+    service.check_roster(&guest.hello)?;
     let place = service.connections.try_acquire().map_err(|_| {
         let limit = service.config.limits.connections;
         let text = format!("{limit} connections are open already: try again, or raise limits.connections");

@@ -260,6 +260,9 @@ async fn later(
     if let Request::ReplaceServer { server } = &request {
         return Some(service.replace_server(&caller, *server));
     }
+    if let Request::Losses = &request {
+        return Some(service.losses(&caller).await.map(Reply::Losses));
+    }
     let places = match (class, &service.union) {
         (Class::Behind, Some(union)) => &union.waiting,
         _ => &service.syncs,

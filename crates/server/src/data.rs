@@ -142,8 +142,9 @@ impl Connection {
         payload: &mut Payload,
     ) -> Result<Option<Reply>, Failure> {
         let service = self.service.clone();
-        let _place = service.appends.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
         let len = payload.left;
+        let room = service.appends.acquire_many(len.div_ceil(1 << 10)).await;
+        let _room = room.map_err(|_| Error::from(ErrorKind::Busy))?;
         self.shed_set_id(caller, hold).await?;
         self.flush_first(len).await?;
         self.first_byte(payload).await?;

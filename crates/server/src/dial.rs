@@ -91,5 +91,6 @@ fn hello(own: ServerId) -> Result<Hello> {
         priority: 1,
     };
     let client = u128::from_le_bytes(*client);
-    Ok(Hello { version: VERSION, channel: Channel::Control, client, job, nonce })
+    // Servers compare their lists when they meet.
+    Ok(Hello { version: VERSION, channel: Channel::Control, client, job, nonce, roster: None })
 }

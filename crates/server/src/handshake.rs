@@ -6,7 +6,7 @@ use crate::service::Service;
 use crate::transport::Vouch;
 use forebay_model::{Error, ErrorKind, Identity, Result};
 use forebay_wire::{
-    FrameKind, Greeting, HEADER, Hello, MAX_PAYLOAD, Proof, Welcome, body, client_proof, same_proof,
+    FrameKind, Greeting, HEADER, Hello, MAX_PAYLOAD, Proof, Roster, Welcome, body, client_proof, same_proof,
     server_proof,
 };
 
@@ -42,6 +42,25 @@ pub(crate) async fn receive(
         return Ok(Guest { identity: holder.identity.clone(), hello, seal });
     };
     Ok(Guest { identity, hello, seal: None })
+}
+
+impl Service {
+    /// Refuses a client that takes other servers for the service than this one does: it would look for names where they
+    /// are not.
+    pub(crate) fn check_roster(&self, hello: &Hello) -> Result<()> {
+        let own = Roster::from(&*self.members.members());
+        match &hello.roster {
+            Some(roster) if *roster != own => {
+                let which = if roster.epoch < own.epoch { "an old" } else { "another" };
+                let text = format!(
+                    "the client has {which} list of servers: it has [{roster}], server {} has [{own}]: connect anew",
+                    self.config.server
+                );
+                Err(Error::new(ErrorKind::Stale, text))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Lets the peer in.

@@ -76,7 +76,8 @@ impl Server {
         start(config, backend, None)
     }
 
-    /// Starts so many servers of one service in this process (see [`Config::several`]), and waits until they serve.
+    /// Starts so many servers of one service in this process (see [`Config::several`]), and waits until they serve. One
+    /// whose store the others do not know stays out ([`Running::refusal`]), and they serve without it.
     pub fn start_several(config: &Config, count: u16) -> Result<Vec<Running>> {
         let mut configs = config.several(count);
         // Whoever leaves the choice of a port to the system gets it before the list is made.
@@ -99,8 +100,19 @@ impl Server {
         for (config, listener) in configs.into_iter().zip(bound) {
             running.push(start(config, None, listener)?);
         }
-        running.iter().try_for_each(|server| server.wait_until_joined(JOINING))?;
-        Ok(running)
+        let out: Vec<(bool, Error)> = running
+            .iter()
+            .filter_map(|server| {
+                let error = server.wait_until_joined(JOINING).err()?;
+                Some((server.refusal().is_some(), error))
+            })
+            .collect();
+        // Those that stay out can be let in later, if there is anybody to let them in.
+        let goes_on = out.len() < running.len() && out.iter().all(|(refused, _)| *refused);
+        match out.into_iter().next() {
+            Some((_, error)) if !goes_on => Err(error),
+            _ => Ok(running),
+        }
     }
 
     /// The same, in front of a back end.
@@ -160,6 +172,15 @@ impl Running {
                 Standing::Waiting(_) if begin.elapsed() < patience => std::thread::sleep(GLANCE),
                 _ => return self.joining.demand(&self.members),
             }
+        }
+    }
+
+    /// Why the others do not let it serve with the store it has, if they do not.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        match self.joining.standing(&self.members) {
+            Standing::Refused(why) => Some(why),
+            Standing::Joined | Standing::Waiting(_) => None,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::standing::Standing;
 use crate::turns::{Rules, Turns};
 use crate::union::Union;
 use forebay_backend::Backend;
-use forebay_model::{Error, ErrorKind, FileId, FileKind, Identity, Result, Stamp, Uid};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Homes, Identity, Result, Stamp, Uid};
 use forebay_policy::Cost;
 use forebay_policy::share::{Policy, Tariff};
 use forebay_store::{Batch, Body, Extent, Store};
@@ -26,8 +26,8 @@ use tokio::sync::{Semaphore, watch};
 
 /// Flushes to a device that go on at the same time.
 const SYNCS: usize = 8;
-/// Appends to files of several servers whose bytes are in memory at the same time.
-const APPENDS: usize = 16;
+/// Kibibytes of appends to files of several servers that are in memory at the same time.
+const APPENDS: usize = 64 << 10;
 /// Where the metadata store keeps the key that seals tokens.
 const SEAL: &[u8] = b"k";
 
@@ -105,7 +105,8 @@ impl Service {
         let alone = list.is_single();
         let joining = Arc::new(Joining::open(&store, config.server, &list)?);
         let leases = Leases::new(config.times.lease);
-        if !alone {
+        several::check_homes(&store, &list)?;
+        if list.namers().nth(1).is_some() {
             let leases = leases.clone();
             store.names().join(list.clone(), Box::new(move |server| leases.hold(server)))?;
         }
@@ -152,6 +153,11 @@ impl Service {
         };
         service.resume_behind()?;
         Ok(service)
+    }
+
+    /// Whether this server has all names of its service.
+    pub(crate) fn has_all_names(&self) -> bool {
+        self.alone || self.members.members().homes() == Homes::First
     }
 
     /// Whether this is the only server of its service.
@@ -273,7 +279,7 @@ impl Afterwards for Undertaker {
         if let Err(error) = self.store.data().settle(file) {
             tracing::error!(%file, %error, "a closed file could not be settled; the next start will do it");
         }
-        if self.concerns_others(file, |extent| extent.unsettled) {
+        if self.concerns_others(file, |extent| is_afar(extent) && extent.is_open()) {
             self.afar.settle_later(file);
         }
     }

@@ -1,14 +1,14 @@
 //! The stores of a service that is not running: checked and repaired together.
 
+use crate::data::Journals;
 use crate::files;
-use crate::inspect::inspect;
+use crate::homes::homes;
+use crate::inspect::{Inspection, inspect};
 use crate::meta::{FjallKv, Kv};
-use crate::names::{Body, Extent, Names, check, check_all, repair};
+use crate::names::{Flaw, Kind, check_at_rest, repair_at_rest};
 use crate::superblock::Superblock;
-use forebay_model::{Bytes, Error, ErrorKind, Incarnation, Member, Members, Result, ServerId};
-use std::collections::BTreeMap;
+use forebay_model::{Bytes, Error, ErrorKind, Member, Members, Result, ServerId};
 use std::fs::File;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,7 +18,6 @@ const CACHE: Bytes = Bytes::mib(16);
 pub struct AtRest {
     dir: PathBuf,
     server: ServerId,
-    incarnation: Incarnation,
     kv: Arc<dyn Kv>,
     /// Held for its lock.
     _lock: File,
@@ -30,8 +29,7 @@ impl AtRest {
         let superblock = Superblock::read(dir)?;
         let lock = files::lock_dir(dir)?;
         let kv: Arc<dyn Kv> = Arc::new(FjallKv::open(&dir.join("meta"), CACHE)?);
-        let (server, incarnation) = (superblock.server, superblock.incarnation);
-        Ok(AtRest { dir: dir.to_owned(), server, incarnation, kv, _lock: lock })
+        Ok(AtRest { dir: dir.to_owned(), server: superblock.server, kv, _lock: lock })
     }
 
     /// The server it belongs to.
@@ -54,62 +52,44 @@ fn service(stores: &[AtRest]) -> Result<Members> {
         address: store.dir.display().to_string(),
         socket: None,
     };
-    Members::new(1, stores.iter().map(member).collect()).map_err(|why| Error::new(ErrorKind::Invalid, why))
+    let members = Members::new(1, stores.iter().map(member).collect())
+        .map_err(|why| Error::new(ErrorKind::Invalid, why))?;
+    match stores.first() {
+        Some(store) => Ok(members.with_names(homes(&*store.kv)?)),
+        None => Ok(members),
+    }
 }
 
-/// Says what is wrong with the stores of a service, one sentence each: loops, orphans, wrong link counts, names that
-/// lead nowhere, lengths, lost bytes, damaged regions. All stores of the service have to be given.
-pub fn check_stores(stores: &[AtRest]) -> Result<Vec<String>> {
+fn journals(stores: &[AtRest]) -> Result<Vec<Inspection>> {
+    stores.iter().map(|store| inspect(&store.dir)).collect()
+}
+
+fn views(journals: &[Inspection]) -> Vec<Journals<'_>> {
+    journals.iter().map(|one| Journals { regions: &one.regions, clean: one.clean }).collect()
+}
+
+/// Says what is wrong with the stores of a service: loops, orphans, wrong link counts, names that lead nowhere, lengths,
+/// lost bytes, damaged regions. All stores of the service have to be given.
+pub fn check_stores(stores: &[AtRest]) -> Result<Vec<Flaw>> {
+    let (members, journals) = (service(stores)?, journals(stores)?);
     let kvs: Vec<&dyn Kv> = stores.iter().map(|store| &*store.kv).collect();
-    let mut found = match kvs[..] {
-        [kv] => check(kv),
-        _ => check_all(&service(stores)?, &kvs),
-    };
-    let lives: BTreeMap<ServerId, Incarnation> =
-        stores.iter().map(|store| (store.server, store.incarnation)).collect();
-    for store in stores {
-        lost_bytes(store, &lives, &mut found)?;
-        let regions = inspect(&store.dir)?.regions;
+    let mut found = check_at_rest(&members, &kvs, &views(&journals));
+    for (store, journal) in stores.iter().zip(&journals) {
         let faults =
-            regions.iter().filter_map(|region| region.fault.as_ref().map(|fault| (region.region, fault)));
-        found.extend(
-            faults.map(|(region, fault)| format!("{}, region {region}: {fault}", store.dir.display())),
-        );
+            journal.regions.iter().filter_map(|region| Some((region.region, region.fault.as_ref()?)));
+        found.extend(faults.map(|(region, fault)| Flaw {
+            kind: Kind::Region,
+            what: format!("{}, region {region}: {fault}", store.dir.display()),
+            safe: false,
+        }));
     }
     Ok(found)
 }
 
-/// Files whose bytes were held by stores that are gone.
-fn lost_bytes(
-    store: &AtRest,
-    lives: &BTreeMap<ServerId, Incarnation>,
-    found: &mut Vec<String>,
-) -> Result<()> {
-    Names::open(Arc::clone(&store.kv), store.server)?.each_inode(&mut |file, inode| {
-        if let Body::File { layout, incarnations, extent } = &inode.body
-            && *extent != Extent::default()
-        {
-            if layout.servers.len() != incarnations.len() {
-                found.push(format!(
-                    "file {file} knows {} stores for {} servers",
-                    incarnations.len(),
-                    layout.servers.len()
-                ));
-            }
-            for (server, incarnation) in layout.servers.iter().zip(incarnations) {
-                if *server != store.server && lives.get(server).is_some_and(|life| life != incarnation) {
-                    found.push(format!(
-                        "file {file}: what server {server} held of it was lost with its store"
-                    ));
-                }
-            }
-        }
-        ControlFlow::Continue(())
-    })
-}
-
-/// Repairs what is safe to repair, and says what it did. Names that lead nowhere go only if `drop_dangling`.
+/// Repairs what is safe to repair, and says what it did. Names that lead nowhere, and bytes of files that have no inode, go
+/// only if `drop_dangling`.
 pub fn repair_stores(stores: &[AtRest], drop_dangling: bool) -> Result<Vec<String>> {
+    let (members, journals) = (service(stores)?, journals(stores)?);
     let kvs: Vec<Arc<dyn Kv>> = stores.iter().map(|store| Arc::clone(&store.kv)).collect();
-    repair(&service(stores)?, &kvs, drop_dangling)
+    repair_at_rest(&members, &kvs, &views(&journals), drop_dangling)
 }

@@ -14,6 +14,7 @@ mod at_rest;
 mod data;
 mod files;
 mod fuzz;
+mod homes;
 mod inspect;
 mod meta;
 mod names;
@@ -29,13 +30,14 @@ pub use data::{
 pub use files::Medium;
 pub use forebay_model::{RenameMode, XattrMode};
 pub use fuzz::fuzz;
+pub use homes::{homes, names_with_the_first};
 pub use inspect::{Inspection, RegionView, capacity_of, inspect};
 pub use meta::{Batch, Fault, FjallKv, Kv, MemoryKv, Visit};
 pub use names::{
-    Arrival, Ask, Attempt, Body, Carried, DirCopy, Entry, Extent, Facts, Fate, Found, Heard, Inode,
-    InodePart, IntentId, Leased, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, Next, Obstacle, Op,
-    Part, Prepare, Question, Renamed, Root, Share, Sticky, Stopped, Target, Task, Told, Unlinked, Verdict,
-    Walked, Withdrawal, check, check_all, repair,
+    Arrival, Ask, Attempt, Body, Carried, DirCopy, Entry, Extent, Facts, Fate, Flaw, Found, Heard, Inode,
+    InodePart, IntentId, Kind, Leased, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, Next, Obstacle,
+    Op, Part, Prepare, Question, Renamed, Root, Share, Sticky, Stopped, Target, Task, Told, Unlinked,
+    Verdict, Walked, Withdrawal, check, check_all, repair,
 };
 pub use reshape::{Opening, Reshapes};
 pub use store::{Store, StoreConfig};

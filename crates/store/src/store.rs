@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-const INCARNATION_KEY: &[u8] = b"v";
+/// Where the metadata says which life of the store it belongs to.
+pub(crate) const INCARNATION_KEY: &[u8] = b"v";
 const META_CACHE: Bytes = Bytes::mib(64);
 /// Bytes of payload for each journal record: smaller writes than this fill the journal before the region.
 const BYTES_PER_SLOT: u64 = 2048;

@@ -14,7 +14,7 @@ pub const HEADER: usize = 24;
 /// Most bytes in a body.
 pub const MAX_BODY: u32 = 512 << 10;
 /// Most bytes in the body of what a client says in the handshake, when nobody has been authenticated yet.
-pub const MAX_HANDSHAKE: u32 = 4 << 10;
+pub const MAX_HANDSHAKE: u32 = 8 << 10;
 /// Most bytes in a payload.
 pub const MAX_PAYLOAD: u32 = 4 << 20;
 

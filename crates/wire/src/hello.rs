@@ -1,7 +1,7 @@
 //! The first words on a connection.
 //!
 //! ```text
-//! client → Hello      version, channel, who it is in the batch system, a nonce
+//! client → Hello      version, channel, who it is in the batch system, a nonce, whom it takes for the service
 //! server → Challenge  (TCP) a nonce of its own; or at once Welcome (Unix socket: the kernel vouches)
 //! client → Proof      keyed hash over both nonces
 //! server → Welcome    what it is, its limits, and its own proof; or Refusal
@@ -10,9 +10,10 @@
 use crate::frame::{body, protocol};
 use forebay_model::{Error, Incarnation, Job, Members, Result, ServerId, Uid};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The protocol spoken by this build. Peers of another version are refused with a sentence that names both.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -36,6 +37,31 @@ pub struct Hello {
     pub job: Job,
     /// A number nobody has used before.
     pub nonce: [u8; 32],
+    /// The list of servers that the client goes by, if it has met one of them before.
+    pub roster: Option<Roster>,
+}
+
+/// Which servers a client takes for the service: what decides where it looks for names.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Roster {
+    /// Grows whenever the list changes.
+    pub epoch: u64,
+    /// Their numbers, in order.
+    pub servers: Vec<ServerId>,
+}
+
+impl From<&Members> for Roster {
+    fn from(members: &Members) -> Roster {
+        Roster { epoch: members.epoch(), servers: members.servers().collect() }
+    }
+}
+
+/// For people: `epoch 3: servers 1, 2`.
+impl fmt::Display for Roster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = self.servers.iter().map(ServerId::to_string).collect();
+        write!(f, "epoch {}: servers {}", self.epoch, numbers.join(", "))
+    }
 }
 
 impl Hello {

@@ -12,6 +12,7 @@
 mod frame;
 mod fuzz;
 mod hello;
+mod lost;
 mod message;
 mod peer;
 mod rings;
@@ -21,9 +22,10 @@ mod status;
 pub use forebay_model::{RenameMode, XattrMode};
 pub use frame::{FrameKind, HEADER, Header, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD, body, frame};
 pub use fuzz::fuzz;
-pub use hello::{Channel, Greeting, Hello, Proof, VERSION, Welcome};
+pub use hello::{Channel, Greeting, Hello, Proof, Roster, VERSION, Welcome};
+pub use lost::{Loss, Losses, Lost, Remain, Remains};
 pub use message::{Answer, At, Call, Entry, IfExists, Known, Reply, Request, Token};
-pub use peer::{Held, MAX_PUT, Meeting, Met, PeerReply, PeerRequest, Vouched};
+pub use peer::{Held, MAX_PUT, Meeting, Met, PeerReply, PeerRequest, Place, Vouched};
 pub use rings::{RingGrant, SlabGrant};
 pub use seal::{Key, client_proof, same_proof, server_proof};
 pub use status::{

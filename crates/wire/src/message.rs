@@ -1,5 +1,6 @@
 //! Everything that can be asked, and every answer.
 
+use crate::lost::Losses;
 use crate::peer::{PeerReply, PeerRequest};
 use crate::rings::{RingGrant, SlabGrant};
 use crate::status::{Exchange, Sample, Sharing, Status};
@@ -345,6 +346,8 @@ pub enum Request {
         /// As its welcome called it.
         connection: u64,
     },
+    /// What was lost with stores, as far as this server knows; only for root and the service's owner.
+    Losses,
     /// Bind a ring in shared memory to an open file; for clients of the service's own user, on its machine.
     Ring {
         /// Which file; needs write access.
@@ -450,6 +453,8 @@ pub enum Reply {
     },
     /// What only servers answer each other.
     Peer(Box<PeerReply>),
+    /// What was lost.
+    Losses(Losses),
     /// A ring.
     Ring(Box<RingGrant>),
     /// A slab.

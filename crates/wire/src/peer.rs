@@ -1,7 +1,8 @@
 //! What servers ask each other. Whoever asks has proved the key and said in a [`Meeting`] which server it is.
 
+use crate::lost::{Remain, Remains};
 use crate::message::Token;
-use forebay_model::{FileId, Incarnation, JobId, Members, Reshape, ServerId, Stamp, Uid};
+use forebay_model::{FileId, Incarnation, JobId, Members, Name, Reshape, ServerId, Stamp, Uid};
 use serde::{Deserialize, Serialize};
 
 /// Most bytes in one [`PeerRequest::Put`].
@@ -98,6 +99,16 @@ pub enum PeerRequest {
         /// What; at most [`MAX_PUT`] bytes.
         bytes: Vec<u8>,
     },
+    /// Where is a file of yours in the back end?
+    Behind {
+        /// Which.
+        file: FileId,
+    },
+    /// What is left of what may have been lost?
+    Remains {
+        /// Several things at once.
+        of: Vec<Remain>,
+    },
 }
 
 /// What a server answers another one.
@@ -133,6 +144,13 @@ pub enum PeerReply {
         /// Whether it is made; nothing while that is open.
         done: Option<bool>,
     },
+    /// Where the file is in the back end.
+    Behind {
+        /// Nothing if it is not there.
+        place: Option<Place>,
+    },
+    /// What is left, in the order of the questions.
+    Remains(Vec<Remains>),
 }
 
 /// A server introduces itself.
@@ -170,6 +188,15 @@ pub struct Vouched {
     pub lost_below: u64,
     /// Whether the file has a set-id bit.
     pub set_id: bool,
+}
+
+/// Where a file is in the back end.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Place {
+    /// The names that lead there.
+    pub path: Vec<Name>,
+    /// Which file that is there, whatever its name.
+    pub serial: u64,
 }
 
 /// What a server holds of a file.

@@ -32,14 +32,15 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("server", &["policy", "wire", "shm", "store", "backend"]),
     ("client", &["wire", "shm"]),
     ("preload", &["client", "wire"]),
+    ("place", &["policy"]),
     ("fuse", &["client"]),
     ("planner", &["policy"]),
     ("sim", &["policy", "planner"]),
     (
         "cli",
         &[
-            "policy", "wire", "shm", "store", "backend", "server", "client", "preload", "fuse", "planner",
-            "sim", "bench",
+            "policy", "wire", "shm", "store", "backend", "server", "client", "preload", "place", "fuse",
+            "planner", "sim", "bench",
         ],
     ),
     ("bench", &["store", "server", "client"]),

@@ -167,6 +167,11 @@ impl Backend for Model {
         self.wrapped(file, object)
     }
 
+    fn create_on(&self, file: Path<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
+        let object = self.inner.create_on(file, creation, layout)?;
+        self.wrapped(file, object)
+    }
+
     fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
         let object = self.inner.open_to_write(file)?;
         self.wrapped(file, object)

@@ -14,6 +14,7 @@
 mod glimpse;
 mod io;
 mod measure;
+mod place;
 mod report;
 mod run;
 mod scenario;
@@ -62,6 +63,8 @@ pub(crate) enum Bench {
     Share(Share),
     /// Measure reads, writes, names and unmodified programs side by side with what they compete with
     Io(io::Io),
+    /// Compare placements of files over targets in a model of routers, servers and targets that are shared
+    Place(place::Place),
 }
 
 #[derive(Args)]
@@ -82,6 +85,7 @@ impl Bench {
         match self {
             Bench::Share(share) => share.run(),
             Bench::Io(io) => io.run(),
+            Bench::Place(place) => place.run(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The service as a whole: status and usage.
 
 use super::started::recovered;
-use super::table;
+use super::{LostList, table};
 use crate::human;
 use forebay_model::{Result, ServerId};
 use forebay_wire::{RecoverySummary, RegionCounts, Standing};
@@ -61,6 +61,8 @@ pub(crate) struct Status {
     recovery: RecoverySummary,
     damage: Vec<String>,
     standing: Standing,
+    #[serde(flatten)]
+    lost: LostList,
     jobs: Vec<Job>,
 }
 
@@ -80,10 +82,10 @@ struct Server {
     trouble: Option<String>,
 }
 
-impl From<Vec<(ServerId, Result<forebay_wire::Status>)>> for Servers {
-    fn from(all: Vec<(ServerId, Result<forebay_wire::Status>)>) -> Servers {
-        let one = |(server, answer): (ServerId, Result<forebay_wire::Status>)| match answer {
-            Ok(status) => Server { server: server.0, status: Some(Status::from(&status)), trouble: None },
+impl From<Vec<(ServerId, Result<Status>)>> for Servers {
+    fn from(all: Vec<(ServerId, Result<Status>)>) -> Servers {
+        let one = |(server, answer): (ServerId, Result<Status>)| match answer {
+            Ok(status) => Server { server: server.0, status: Some(status), trouble: None },
             Err(error) => Server { server: server.0, status: None, trouble: Some(error.to_string()) },
         };
         Servers { servers: all.into_iter().map(one).collect() }
@@ -120,8 +122,8 @@ struct Job {
     connections: u32,
 }
 
-impl From<&forebay_wire::Status> for Status {
-    fn from(status: &forebay_wire::Status) -> Status {
+impl Status {
+    pub(crate) fn new(status: &forebay_wire::Status, lost: LostList) -> Status {
         let jobs = status.jobs.iter().map(|seen| Job {
             label: seen.job.label.clone(),
             user: seen.job.user.clone(),
@@ -151,6 +153,7 @@ impl From<&forebay_wire::Status> for Status {
             recovery: status.recovery,
             damage: status.damage.clone(),
             standing: status.standing.clone(),
+            lost,
             jobs: jobs.collect(),
         }
     }
@@ -196,6 +199,7 @@ impl fmt::Display for Status {
         for sentence in &self.damage {
             write!(f, "\n  DAMAGE    {sentence}")?;
         }
+        write!(f, "{}", self.lost)?;
         self.jobs(f)
     }
 }

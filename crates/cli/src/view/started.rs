@@ -25,13 +25,21 @@ pub(crate) struct Started {
     /// How many servers of one service run in the process.
     #[serde(default)]
     servers: usize,
+    /// Why some of them stay out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    refused: Vec<String>,
     /// Where a server in the background writes its log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     log: Option<PathBuf>,
 }
 
 impl Started {
-    pub(crate) fn new(addresses: &Addresses, status: &forebay_wire::Status, servers: usize) -> Started {
+    pub(crate) fn new(
+        addresses: &Addresses,
+        status: &forebay_wire::Status,
+        servers: usize,
+        refused: Vec<String>,
+    ) -> Started {
         Started {
             pid: status.pid,
             version: status.version.clone(),
@@ -43,6 +51,7 @@ impl Started {
             key: addresses.key.clone(),
             recovery: status.recovery,
             servers,
+            refused,
             log: None,
         }
     }
@@ -82,6 +91,9 @@ impl fmt::Display for Started {
         }
         if let Some(found) = recovered(&self.recovery) {
             writeln!(f, "  recovered {found}")?;
+        }
+        for why in &self.refused {
+            writeln!(f, "  REFUSED   {why}")?;
         }
         writeln!(f, "  socket    {}", self.socket.display())?;
         match self.tcp {

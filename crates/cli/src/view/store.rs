@@ -3,7 +3,7 @@
 use super::table;
 use crate::human;
 use forebay_model::{Incarnation, Time};
-use forebay_store::{Inspection, RecordView, RegionView};
+use forebay_store::{Flaw, Inspection, RecordView, RegionView};
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
@@ -24,6 +24,33 @@ impl Replaced {
 impl fmt::Display for Replaced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} goes on as incarnation {}", self.store, self.incarnation)
+    }
+}
+
+/// What was found in the stores of a service.
+#[derive(Serialize)]
+pub(crate) struct Checked {
+    repaired: Vec<String>,
+    found: Vec<Flaw>,
+}
+
+impl Checked {
+    pub(crate) fn new(repaired: Vec<String>, found: Vec<Flaw>) -> Checked {
+        Checked { repaired, found }
+    }
+}
+
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.repaired.iter().try_for_each(|done| writeln!(f, "repaired: {done}"))?;
+        for (index, flaw) in self.found.iter().enumerate() {
+            let safe = if flaw.safe { " (--repair takes care of it)" } else { "" };
+            write!(f, "{}{}{safe}", if index > 0 { "\n" } else { "" }, flaw.what)?;
+        }
+        match self.found.is_empty() {
+            true => write!(f, "nothing is wrong"),
+            false => Ok(()),
+        }
     }
 }
 

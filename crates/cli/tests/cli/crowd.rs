@@ -40,7 +40,8 @@ impl Guest {
         let (label, user, group) = (number.to_string(), "crowd".to_owned(), "g".to_owned());
         let job = Job { label, user, group, nodes: 1, priority: 1 };
         let client = u128::from(number) + 1;
-        let hello = Hello { version: VERSION, channel: Channel::Control, client, job, nonce: [7; 32] };
+        let (channel, nonce) = (Channel::Control, [7; 32]);
+        let hello = Hello { version: VERSION, channel, client, job, nonce, roster: None };
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut guest = Guest(stream);

@@ -1,9 +1,11 @@
 //! The command line from outside: the real binary, real servers, real files.
 
+mod checking;
 mod crowd;
 mod demo;
 mod errors;
 mod files;
+mod lost;
 mod mount;
 mod mpi;
 mod names;

@@ -1,4 +1,4 @@
-//! Several servers in one process, and one that loses its store.
+//! Several servers in one process.
 
 use crate::support::{World, pattern, text};
 
@@ -29,9 +29,4 @@ fn several_servers_are_one_service() {
     world
         .run(&["up", "--detach", "--store", "store", "--disk"])
         .failed(1, &["belongs to a service of servers 0, 1, 2"]);
-
-    std::fs::remove_dir_all(&stores[1]).expect("a store is lost");
-    let mut again = world.command(&["up", "--detach", "--disk", "--capacity", "128MiB", "--servers", "3"]);
-    again.arg("--store").arg(&stores[0]).arg("--socket").arg(world.path("sock"));
-    crate::support::run(again).failed(1, &["forebay server replace 1"]);
 }

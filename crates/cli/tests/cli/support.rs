@@ -65,6 +65,11 @@ impl World {
         started
     }
 
+    /// Ends a process with this world.
+    pub(crate) fn watch(&mut self, pid: u64) {
+        self.servers.push(pid as u32);
+    }
+
     /// Kills the server that was started last, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         end(self.servers.pop().expect("a server"));

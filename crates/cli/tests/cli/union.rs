@@ -4,10 +4,16 @@ use crate::support::World;
 
 #[test]
 fn a_directory_behind_appears_and_is_changed() {
+    for more in [&[][..], &["--servers", "3"]] {
+        appears_and_is_changed(&[&["--backend", "dir:behind"], more].concat());
+    }
+}
+
+fn appears_and_is_changed(how: &[&str]) {
     let mut world = World::empty();
     world.write("behind/run1/ckpt", "checkpoint");
     world.write("behind/old", "old");
-    world.start(&["--backend", "dir:behind"]);
+    world.start(how);
     assert_eq!(world.well(&["cat", "/run1/ckpt"]), "checkpoint");
     assert_eq!(world.well(&["ls", "/"]).split_whitespace().collect::<Vec<_>>(), ["old", "run1"]);
     world.well(&["mv", "/run1/ckpt", "/kept"]);
@@ -15,7 +21,7 @@ fn a_directory_behind_appears_and_is_changed() {
     world.write("new", "new");
     world.well(&["put", "new", "/run1/new"]);
     world.kill();
-    world.start(&["--backend", "dir:behind"]);
+    world.start(how);
     assert_eq!(world.well(&["cat", "/kept", "/run1/new"]), "checkpointnew");
     assert_eq!(std::fs::read(world.path("behind/kept")).unwrap(), b"checkpoint");
     assert!(!world.path("behind/old").exists() && !world.path("behind/run1/ckpt").exists());

@@ -42,6 +42,9 @@ impl Move {
         match self {
             Move::Double => alpha.saturating_mul(2),
             Move::Halve => alpha / 2,
+            // Not a second time what doubling or halving tries.
+            Move::More if alpha == 1 => 1,
+            Move::Less if alpha <= 2 => alpha,
             Move::More => alpha + 1,
             Move::Less => alpha - 1,
         }

@@ -35,6 +35,16 @@ impl Bits {
         self.word(number / 64) >> (number % 64) & 1 == 1
     }
 
+    /// All numbers, the least first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..=self.more.len()).flat_map(|word| ones(word, self.word(word)))
+    }
+
+    /// All numbers that both sets have, the least first.
+    pub(super) fn both<'a>(&'a self, other: &'a Bits) -> impl Iterator<Item = usize> + 'a {
+        (0..=self.more.len()).flat_map(|word| ones(word, self.word(word) & other.word(word)))
+    }
+
     /// The first number from a place on, and round again, that both sets have.
     pub(super) fn first_of_both(&self, other: &Bits, from: usize) -> Option<usize> {
         let words = 1 + self.more.len().min(other.more.len());
@@ -50,6 +60,15 @@ impl Bits {
             .or_else(|| (start + 1..words).chain(0..start).find_map(|word| first(word, !0)))
             .or_else(|| first(start, !late))
     }
+}
+
+/// The numbers that one word of a set has.
+fn ones(word: usize, mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+        bits &= bits - 1;
+        Some(word * 64 + bit)
+    })
 }
 
 #[cfg(test)]
@@ -68,6 +87,8 @@ mod tests {
         for (from, found) in [(0, 3), (3, 3), (4, 70), (70, 70), (71, 3), (500, 3)] {
             assert_eq!(one.first_of_both(&other, from), Some(found), "from {from}");
         }
+        assert_eq!(one.iter().collect::<Vec<_>>(), [3, 64, 70, 200]);
+        assert_eq!(one.both(&other).collect::<Vec<_>>(), [3, 70]);
         other.set(3, false);
         other.set(70, false);
         assert_eq!(one.first_of_both(&other, 0), None);

@@ -5,7 +5,7 @@ use super::rank::{Choice, Rank, Standing};
 use crate::drain::TargetId;
 use crate::share::Tick;
 use forebay_model::{Bytes, Error, ErrorKind, JobId, Result, ServerId};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// Targets have numbers below this.
 const MOST_TARGETS: usize = 1 << 16;
@@ -78,8 +78,12 @@ pub struct Grant {
 /// One server's part of a job.
 pub(super) struct Part {
     pub(super) server: ServerId,
+    /// When it first asked for anything.
+    pub(super) since: Tick,
     /// Bytes that are left for each target, by target; those that are granted included.
     pub(super) left: Vec<(u32, u64)>,
+    /// The first of these targets.
+    first: u32,
     /// How many of them are not nothing.
     pub(super) live: usize,
     pub(super) critical: bool,
@@ -87,16 +91,40 @@ pub(super) struct Part {
     pub(super) held: Vec<u32>,
 }
 
+impl Part {
+    fn new(server: ServerId, since: Tick) -> Part {
+        Part { server, since, left: Vec::new(), first: 0, live: 0, critical: false, held: Vec::new() }
+    }
+
+    fn state(&mut self, left: Vec<(u32, u64)>) {
+        self.first = left.first().map_or(0, |one| one.0);
+        (self.live, self.left) = (left.len(), left);
+    }
+
+    /// Where a target is among those with bytes left.
+    pub(super) fn place(&self, target: u32) -> Option<usize> {
+        // Most have bytes for all targets in a row: looking around in a large list is what a decision costs most.
+        let guess = target.wrapping_sub(self.first) as usize;
+        if self.left.get(guess).is_some_and(|one| one.0 == target) {
+            return Some(guess);
+        }
+        self.left.binary_search_by_key(&target, |one| one.0).ok()
+    }
+}
+
 pub(super) struct Job {
     pub(super) standing: Standing,
     pub(super) rank: Rank,
     /// Whether it is among those that could be granted something.
     pub(super) ready: bool,
-    /// Whether it waits to be noticed.
-    pub(super) hungry: bool,
+    /// When it last got anything, and whether that is too long ago.
     pub(super) last_served: Tick,
+    pub(super) overdue: bool,
     pub(super) parts: Vec<Option<Part>>,
-    pub(super) places: HashMap<ServerId, usize>,
+    /// How many of them are not empty.
+    pub(super) members: usize,
+    /// Those that are.
+    vacant: Vec<usize>,
     pub(super) criticals: u32,
     /// Parts whose servers could take another grant.
     pub(super) idle: Bits,
@@ -108,14 +136,32 @@ pub(super) struct Job {
 
 pub(super) struct Target {
     pub(super) alpha: u32,
-    pub(super) holders: Vec<Member>,
-    /// Jobs that wait for it.
-    pub(super) jobs: BTreeSet<usize>,
+    pub(super) holders: Vec<Holder>,
+    /// Jobs that wait for it, and how many.
+    pub(super) jobs: Bits,
+    pub(super) queue: usize,
+}
+
+/// Who has a place at a target, where that is known, and until when.
+#[derive(Clone, Copy)]
+pub(super) struct Holder {
+    pub(super) member: Member,
+    pub(super) job: usize,
+    pub(super) part: usize,
+    pub(super) end: Tick,
+}
+
+/// A job that a server has bytes of.
+#[derive(Clone, Copy)]
+pub(super) struct Seat {
+    pub(super) id: JobId,
+    pub(super) job: usize,
+    pub(super) part: usize,
 }
 
 #[derive(Default)]
 pub(super) struct Server {
-    pub(super) jobs: Vec<usize>,
+    pub(super) seats: Vec<Seat>,
     pub(super) held: u32,
 }
 
@@ -129,12 +175,14 @@ pub struct Arbiter {
     pub(super) servers: Vec<Server>,
     /// Jobs with idle parts that wait for something, in their order.
     pub(super) ready: BTreeSet<(Rank, usize)>,
-    /// Those of them that have not starved yet, by when they last got anything.
-    pub(super) hungry: BTreeSet<(Tick, usize)>,
+    /// When jobs last got anything, in that order; what is older than a job's last time is still there.
+    pub(super) served: VecDeque<(Tick, usize)>,
     /// Targets with a free place that somebody could come to want.
     pub(super) open: Bits,
-    pub(super) leases: BTreeMap<(u32, Member), Tick>,
-    pub(super) ends: BTreeSet<(Tick, u32, Member)>,
+    /// When places end, in that order, since all last as long; those that were renewed or given back are still there.
+    pub(super) ends: VecDeque<(Tick, u32, Member)>,
+    /// Places that are held.
+    pub(super) held: usize,
     pub(super) members: usize,
 }
 
@@ -151,10 +199,10 @@ impl Arbiter {
             targets: Vec::new(),
             servers: Vec::new(),
             ready: BTreeSet::new(),
-            hungry: BTreeSet::new(),
+            served: VecDeque::new(),
             open: Bits::default(),
-            leases: BTreeMap::new(),
-            ends: BTreeSet::new(),
+            ends: VecDeque::new(),
+            held: 0,
             members: 0,
         }
     }
@@ -187,16 +235,14 @@ impl Arbiter {
         self.restate(job, part, left, fill);
         self.consider(job);
         if fill <= self.rules.high_mark {
-            self.forget_if_done(member);
+            self.forget_if_done(member, job, part);
         }
         Ok(self.serve_server(now, member.server))
     }
 
     /// A member says that it is still writing, and how much is left.
     pub fn progress(&mut self, now: Tick, member: Member, target: TargetId, left: Bytes) {
-        if self.renew(now, target.0, member)
-            && let Some((job, part)) = self.find(member)
-        {
+        if let Some(Holder { job, part, .. }) = self.renew(now, target.0, member) {
             self.set_left(job, part, target.0, left.0);
             self.consider(job);
         }
@@ -204,15 +250,11 @@ impl Arbiter {
 
     /// A member has let go of a target, with so much left for it. Returns who is granted what now.
     pub fn done(&mut self, now: Tick, member: Member, target: TargetId, left: Bytes) -> Vec<Grant> {
-        if !self.release(target.0, member) {
-            return Vec::new();
-        }
-        if let Some((job, part)) = self.find(member) {
-            self.set_left(job, part, target.0, left.0);
-            self.wait(job, part, target.0, left.0 > 0);
-            self.consider_server(member.server);
-            self.forget_if_done(member);
-        }
+        let Some(Holder { job, part, .. }) = self.release(target.0, member) else { return Vec::new() };
+        self.set_left(job, part, target.0, left.0);
+        self.wait(job, part, target.0, left.0 > 0);
+        self.consider_server(member.server);
+        self.forget_if_done(member, job, part);
         let mut grants = self.serve_target(now, target.0);
         grants.extend(self.serve_server(now, member.server));
         grants
@@ -222,22 +264,24 @@ impl Arbiter {
     /// what instead.
     pub fn expire(&mut self, now: Tick) -> Vec<Grant> {
         let mut silent = BTreeSet::new();
-        while let Some(&(end, _, member)) = self.ends.first()
+        while let Some(&(end, target, member)) = self.ends.front()
             && end <= now
         {
-            silent.insert(member.server);
-            self.drop_member(member);
+            self.ends.pop_front();
+            if self.holds(target, member, end) {
+                silent.insert(member.server);
+                self.drop_member(member);
+            }
         }
         if silent.is_empty() { Vec::new() } else { self.serve_all(now, silent) }
     }
 
     /// A server is gone, with everything it had. Returns who is granted what instead.
     pub fn leave(&mut self, now: Tick, server: ServerId) -> Vec<Grant> {
-        let jobs =
-            self.servers.get(usize::from(server.0)).map(|server| server.jobs.clone()).unwrap_or_default();
-        for job in jobs {
-            let id = self.job(job).standing.job;
-            self.drop_member(Member { server, job: id });
+        let seats =
+            self.servers.get(usize::from(server.0)).map(|server| server.seats.clone()).unwrap_or_default();
+        for seat in seats {
+            self.drop_member(Member { server, job: seat.id });
         }
         self.serve_all(now, BTreeSet::new())
     }
@@ -256,9 +300,9 @@ impl Arbiter {
     }
 
     /// Who writes to a target.
-    #[must_use]
-    pub fn holders(&self, target: TargetId) -> &[Member] {
-        self.targets.get(target.0 as usize).map_or(&[], |target| target.holders.as_slice())
+    pub fn holders(&self, target: TargetId) -> impl Iterator<Item = Member> + '_ {
+        let target = self.targets.get(target.0 as usize);
+        target.into_iter().flat_map(|target| target.holders.iter().map(|holder| holder.member))
     }
 
     /// Bytes that a job has left on all servers.
@@ -282,14 +326,15 @@ impl Arbiter {
     }
 
     pub(super) fn find(&self, member: Member) -> Option<(usize, usize)> {
-        let &job = self.names.get(&member.job)?;
-        Some((job, *self.job(job).places.get(&member.server)?))
+        let seats = &self.servers.get(usize::from(member.server.0))?.seats;
+        seats.iter().find(|seat| seat.id == member.job).map(|seat| (seat.job, seat.part))
     }
 
     fn know_target(&mut self, target: u32) {
         while self.targets.len() <= target as usize {
             self.open.set(self.targets.len(), true);
-            self.targets.push(Target { alpha: self.rules.alpha, holders: Vec::new(), jobs: BTreeSet::new() });
+            let alpha = self.rules.alpha;
+            self.targets.push(Target { alpha, holders: Vec::new(), jobs: Bits::default(), queue: 0 });
         }
     }
 
@@ -312,22 +357,21 @@ impl Arbiter {
             Some(&job) => job,
             None => self.add_job(now, member.job, priority),
         };
+        let state = self.job_mut(job);
+        state.standing.priority = priority;
+        state.members += 1;
+        let part = state.vacant.pop().unwrap_or(state.parts.len());
+        let fresh = Some(Part::new(member.server, now));
+        match state.parts.get_mut(part) {
+            Some(place) => *place = fresh,
+            None => state.parts.push(fresh),
+        }
         let server = usize::from(member.server.0);
         if self.servers.len() <= server {
             self.servers.resize_with(server + 1, Server::default);
         }
-        self.servers[server].jobs.push(job);
+        self.servers[server].seats.push(Seat { id: member.job, job, part });
         self.members += 1;
-        let state = self.job_mut(job);
-        state.standing.priority = priority;
-        let part = state.parts.iter().position(Option::is_none).unwrap_or(state.parts.len());
-        let fresh =
-            Part { server: member.server, left: Vec::new(), live: 0, critical: false, held: Vec::new() };
-        match state.parts.get_mut(part) {
-            Some(place) => *place = Some(fresh),
-            None => state.parts.push(Some(fresh)),
-        }
-        state.places.insert(member.server, part);
         Ok((job, part))
     }
 
@@ -337,10 +381,11 @@ impl Arbiter {
             standing,
             rank: standing.rank(self.rules.choice),
             ready: false,
-            hungry: false,
             last_served: now,
+            overdue: false,
             parts: Vec::new(),
-            places: HashMap::new(),
+            members: 0,
+            vacant: Vec::new(),
             criticals: 0,
             idle: Bits::default(),
             waiting: Vec::new(),
@@ -352,6 +397,7 @@ impl Arbiter {
             None => self.jobs.push(Some(job)),
         }
         self.names.insert(id, place);
+        self.note_served(now, place);
         place
     }
 
@@ -360,22 +406,21 @@ impl Arbiter {
         let high = fill > self.rules.high_mark;
         let state = self.job_mut(job);
         let mine = state.parts[part].as_mut().expect("a live part");
-        let (before, server) = (std::mem::take(&mut mine.left), mine.server);
+        let before = std::mem::take(&mut mine.left);
         let was_critical = std::mem::replace(&mut mine.critical, high);
         state.criticals = state.criticals + u32::from(high) - u32::from(was_critical);
         state.standing.critical = state.criticals > 0;
         let sum = |left: &[(u32, u64)]| left.iter().map(|one| one.1).sum::<u64>();
         state.standing.size = state.standing.size - sum(&before) + sum(&left);
-        let id = state.standing.job;
         for (target, _) in before {
             self.wait(job, part, target, false);
         }
         let targets: Vec<u32> = left.iter().map(|one| one.0).collect();
         let mine = self.job_mut(job).parts[part].as_mut().expect("a live part");
-        (mine.live, mine.left) = (left.len(), left);
+        mine.state(left);
+        let held = mine.held.clone();
         for target in targets {
-            let held = self.leases.contains_key(&(target, Member { server, job: id }));
-            self.wait(job, part, target, !held);
+            self.wait(job, part, target, !held.contains(&target));
         }
         self.note_idle(job, part);
     }
@@ -383,7 +428,7 @@ impl Arbiter {
     fn set_left(&mut self, job: usize, part: usize, target: u32, left: u64) {
         let state = self.job_mut(job);
         let mine = state.parts[part].as_mut().expect("a live part");
-        let Ok(place) = mine.left.binary_search_by_key(&target, |one| one.0) else { return };
+        let Some(place) = mine.place(target) else { return };
         let before = std::mem::replace(&mut mine.left[place].1, left);
         mine.live = mine.live + usize::from(left > 0) - usize::from(before > 0);
         state.standing.size = state.standing.size - before + left;
@@ -401,12 +446,9 @@ impl Arbiter {
         let bits = &mut state.waiting[target as usize];
         let first = waits && bits.is_empty();
         if bits.set(part, waits) && (first || bits.is_empty()) {
-            let jobs = &mut self.targets[target as usize].jobs;
-            if waits {
-                jobs.insert(job);
-            } else {
-                jobs.remove(&job);
-            }
+            let target = &mut self.targets[target as usize];
+            target.jobs.set(job, waits);
+            target.queue = target.queue + usize::from(waits) - usize::from(!waits);
         }
     }
 
@@ -414,10 +456,7 @@ impl Arbiter {
         let state = self.jobs[job].as_mut().expect("only live jobs are named");
         let Some(mine) = &state.parts[part] else { return };
         let can = self.servers[usize::from(mine.server.0)].held < self.rules.per_server;
-        let has = |target: &&u32| {
-            let place = mine.left.binary_search_by_key(*target, |one| one.0);
-            place.is_ok_and(|place| mine.left[place].1 > 0)
-        };
+        let has = |target: &&u32| mine.place(**target).is_some_and(|place| mine.left[place].1 > 0);
         // Only who holds something has to be asked for more than a number.
         let wants = mine.live > mine.held.iter().filter(has).count();
         state.idle.set(part, can && wants);
@@ -427,7 +466,9 @@ impl Arbiter {
     pub(super) fn consider(&mut self, job: usize) {
         let choice = self.rules.choice;
         let state = self.jobs[job].as_mut().expect("only live jobs are named");
-        let (rank, ready) = (state.standing.rank(choice), !state.idle.is_empty());
+        let ready = !state.idle.is_empty();
+        state.standing.starved |= ready && state.overdue;
+        let rank = state.standing.rank(choice);
         if (rank, ready) == (state.rank, state.ready) {
             return;
         }
@@ -437,21 +478,13 @@ impl Arbiter {
         if ready {
             self.ready.insert((rank, job));
         }
-        let hungry = ready && !state.standing.starved;
-        if hungry != state.hungry {
-            match hungry {
-                true => self.hungry.insert((state.last_served, job)),
-                false => self.hungry.remove(&(state.last_served, job)),
-            };
-        }
-        (state.rank, state.ready, state.hungry) = (rank, ready, hungry);
+        (state.rank, state.ready) = (rank, ready);
     }
 
     /// A server holds more or less than before: all its jobs have to know.
     pub(super) fn consider_server(&mut self, server: ServerId) {
-        for place in 0..self.servers[usize::from(server.0)].jobs.len() {
-            let job = self.servers[usize::from(server.0)].jobs[place];
-            let part = self.job(job).places[&server];
+        for place in 0..self.servers[usize::from(server.0)].seats.len() {
+            let Seat { job, part, .. } = self.servers[usize::from(server.0)].seats[place];
             self.note_idle(job, part);
             self.consider(job);
         }
@@ -466,13 +499,12 @@ impl Arbiter {
         }
         self.restate(job, part, Vec::new(), 0);
         self.consider(job);
-        self.forget_if_done(member);
+        self.forget_if_done(member, job, part);
         self.consider_server(member.server);
     }
 
     /// Lets go of a member that has nothing left, and of its job if it was the last.
-    fn forget_if_done(&mut self, member: Member) {
-        let Some((job, part)) = self.find(member) else { return };
+    fn forget_if_done(&mut self, member: Member, job: usize, part: usize) {
         let state = self.job_mut(job);
         if state.parts[part].as_ref().is_some_and(|mine| mine.live > 0 || !mine.held.is_empty()) {
             return;
@@ -481,10 +513,11 @@ impl Arbiter {
             state.criticals -= 1;
             state.standing.critical = state.criticals > 0;
         }
-        state.places.remove(&member.server);
+        state.members -= 1;
+        state.vacant.push(part);
         state.idle.set(part, false);
-        let last = state.places.is_empty();
-        self.servers[usize::from(member.server.0)].jobs.retain(|&other| other != job);
+        let last = state.members == 0;
+        self.servers[usize::from(member.server.0)].seats.retain(|seat| seat.job != job);
         self.members -= 1;
         self.consider(job);
         if last {

@@ -12,7 +12,7 @@ pub enum Choice {
     /// The smallest first: least bytes left on all servers.
     #[default]
     Sjf,
-    /// The first to ask first.
+    /// The first server to ask first, whatever its job.
     Fcfs,
 }
 
@@ -28,6 +28,13 @@ pub struct Rank {
     size: u64,
     since: Tick,
     job: JobId,
+}
+
+impl Rank {
+    /// The place of one server of the job that asked then.
+    pub(super) fn of_member(self, since: Tick) -> Rank {
+        Rank { since, ..self }
+    }
 }
 
 /// What a rank is made of.

@@ -56,7 +56,7 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
         | Request::GetPolicy
         | Request::Exchange(_)
         | Request::Abandon { .. } => Class::Urgent,
-        Request::SetPolicy { .. } | Request::ReplaceServer { .. } => Class::Errand,
+        Request::SetPolicy { .. } | Request::ReplaceServer { .. } | Request::Losses => Class::Errand,
         Request::Peer(_) => Class::Peer,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
         Request::Ring { .. } | Request::Slab { .. } => Class::Memory,
@@ -132,6 +132,7 @@ impl Service {
             }
             Request::SetPolicy { .. }
             | Request::ReplaceServer { .. }
+            | Request::Losses
             | Request::Ring { .. }
             | Request::Slab { .. }
             | Request::Peer(_) => {
@@ -168,19 +169,19 @@ impl Service {
                 let mut facts = self.store.data().facts(file)?;
                 (facts.size, facts.touched) =
                     (facts.size.max(extent.least), facts.touched.max(extent.touched));
-                match (extent.unsettled, caller.helps.held.get(&file)) {
+                match (extent.is_open(), caller.helps.held.get(&file)) {
                     (true, None) => return Err(Stop::Gather(file)),
                     (true, Some(held)) => {
                         facts.size = facts.size.max(held.size);
                         facts.touched = facts.touched.max(held.touched);
                         facts.buffered += held.buffered;
                     }
-                    (false, _) => {}
+                    (false, _) => facts.buffered += extent.elsewhere.unwrap_or(0),
                 }
                 facts
             }
             Body::File { .. } => self.store.data().facts(file)?,
-            Body::Directory { .. } if self.is_alone() => self.store.names().share(file)?.into(),
+            Body::Directory { .. } if self.has_all_names() => self.store.names().share(file)?.into(),
             Body::Directory { .. } => match caller.helps.shares.get(&file) {
                 Some(&share) => share.into(),
                 None => return Err(Stop::Shares(file)),

@@ -45,7 +45,7 @@ impl Service {
         caller.session.check_room()?;
         for _ in 0..TRIES {
             self.meet(dir, name)?;
-            let (layout, lives) = self.new_layout(caller, dir)?;
+            let (layout, lives) = self.new_layout(caller, (dir, name))?;
             let made =
                 self.store.names().create_file(&caller.who, dir, name, mode, layout, lives, self.now());
             match made.map_err(Stop::from) {
@@ -73,9 +73,13 @@ impl Service {
         Err(Error::new(ErrorKind::Busy, text).into())
     }
 
-    /// Where the bytes of a new file go, and which lives of stores that is: as the directory says; else here for
-    /// clients on this machine, and over all servers, beginning here, for all others.
-    fn new_layout(&self, caller: &Caller, dir: FileId) -> Result<(Layout, Vec<Incarnation>), Stop> {
+    /// Where the bytes of a new file go, and which lives of stores that is: as the directory says; else on one
+    /// server for clients on this machine, and over all, beginning with that one, for all others.
+    fn new_layout(
+        &self,
+        caller: &Caller,
+        (dir, name): (FileId, &Name),
+    ) -> Result<(Layout, Vec<Incarnation>), Stop> {
         let (own, here) = (self.config.server, self.store.incarnation());
         if self.is_alone() {
             return Ok((Layout::whole(own, STRIPE), vec![here]));
@@ -87,7 +91,9 @@ impl Service {
         };
         let width = if striping.width == 0 { MOST_SERVERS } else { usize::from(striping.width) };
         let members = self.members.members();
-        let first = members.servers().position(|server| server == own).unwrap_or(0);
+        // Where all are home to names, this is the name's.
+        let place = members.place(dir, name);
+        let first = members.servers().position(|server| server == place).unwrap_or(0);
         let in_turn = members.servers().skip(first).chain(members.servers().take(first));
         let known = in_turn.filter_map(|server| match server == own {
             true => Some((own, here)),

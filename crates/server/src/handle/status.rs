@@ -19,7 +19,7 @@ impl Service {
         let found = store.recovery();
         let regions = store.data().regions();
         let mut damage = store.data().damage();
-        damage.extend(self.losses(SHOWN));
+        damage.extend(self.joining.has_lost().then(|| self.joining.loss()));
         damage.truncate(SHOWN);
         let connections = self.config.limits.connections - self.connections.available_permits();
         Status {

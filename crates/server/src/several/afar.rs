@@ -112,6 +112,7 @@ impl Service {
         if let Reshape::Cut(size) = opening.change() {
             extent.least = extent.least.min(size);
         }
+        extent.elsewhere = None;
         let (reshapes, data) = (self.store.reshapes(), self.store.data());
         self.store
             .names()
@@ -185,9 +186,15 @@ impl Service {
 
     /// What others hold of a file of ours that is not settled.
     pub(super) async fn gather_others(self: &Arc<Service>, file: FileId) -> Result<Held> {
-        self.tell_reshaped(file).await?;
-        let others = self.holders(file)?;
-        let held = self.gather(file, &others).await?;
+        let gathered = async {
+            self.tell_reshaped(file).await?;
+            self.gather(file, &self.holders(file)?).await
+        };
+        let held = match gathered.await {
+            // Its length is known all the same: only how much of it is buffered is not.
+            Err(_) if !self.extent(file)?.unsettled => return Ok(Held::default()),
+            gathered => gathered?,
+        };
         if !self.opens.is_held(file) && !self.grace.lasts() {
             self.afar.settle_later(file);
         }
@@ -224,7 +231,7 @@ impl Service {
             Err(error) => return Err(error),
         };
         let Body::File { layout, extent, .. } = inode.body else { return Ok(()) };
-        if !extent.unsettled || self.opens.is_held(file) {
+        if !(is_afar(&extent) && extent.is_open()) || self.opens.is_held(file) {
             return Ok(());
         }
         self.tell_reshaped(file).await?;
@@ -243,6 +250,7 @@ impl Service {
                 extent.least = extent.least.max(total.size);
                 extent.touched = extent.touched.max(total.touched);
                 extent.unsettled = false;
+                extent.elsewhere = Some(total.buffered);
             }),
         }
     }
@@ -250,7 +258,10 @@ impl Service {
     /// Has a file forgotten by all others, and then forgets it.
     pub(super) async fn bury(self: &Arc<Service>, file: FileId) -> Result<()> {
         self.tell_holders(file, &PeerRequest::Forget { file }).await?;
-        let batch = self.store.names().bury(file)?;
+        let mut batch = self.store.names().bury(file)?;
+        if let Some(union) = &self.union {
+            union.bury(file, &mut batch)?;
+        }
         self.store.reshapes().delete(self.store.data(), file, batch)?;
         self.opens.buried(file);
         Ok(())

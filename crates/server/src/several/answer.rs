@@ -99,11 +99,19 @@ impl Service {
                 self.store.names().drop_set_id(*file, self.store.data().now())?;
                 Ok(PeerReply::Done)
             }
+            PeerRequest::Remains { of } => {
+                self.demand_joined()?;
+                Ok(PeerReply::Remains(tokio::task::block_in_place(|| self.remains(of))?))
+            }
             PeerRequest::HasSetId { file } => {
                 self.opens.has_set_id(*file);
                 Ok(PeerReply::Done)
             }
             // These wait for a device.
+            PeerRequest::Behind { file } => {
+                let place = tokio::task::block_in_place(|| self.place_behind(*file))?;
+                Ok(PeerReply::Behind { place })
+            }
             PeerRequest::Reshape { .. }
             | PeerRequest::Reshaped { .. }
             | PeerRequest::Fate { .. }

@@ -20,13 +20,13 @@ pub(crate) struct Writer {
 }
 
 impl Service {
-    /// The layout of a file of ours, if several servers hold its bytes.
+    /// The layout of a file of ours, if others hold its bytes.
     pub(crate) fn shared_layout(&self, file: FileId) -> Result<Option<Layout>> {
         if self.is_alone() || self.members.members().authority(file) != self.config.server {
             return Ok(None);
         }
         match self.store.names().inode(file)?.body {
-            Body::File { layout, .. } if layout.only().is_none() => Ok(Some(layout)),
+            Body::File { layout, .. } if layout.only() != Some(self.config.server) => Ok(Some(layout)),
             _ => Ok(None),
         }
     }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Where the metadata store keeps it.
-const KEY: &[u8] = b"m";
+pub(super) const KEY: &[u8] = b"m";
 
 /// What is kept.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -62,7 +62,12 @@ struct State {
     /// Why the others could not be met.
     trouble: BTreeMap<ServerId, String>,
     refused: Option<(ServerId, String)>,
+    /// Nothing was found to be lost while the others had these stores.
+    spotless: Option<Stores>,
 }
+
+/// The other servers whose store was replaced: what they are known by, and how often it was.
+pub(super) type Stores = BTreeMap<ServerId, (Incarnation, u16)>;
 
 impl Joining {
     /// What the store remembers; says what is wrong if it belongs to a service of other servers.
@@ -99,7 +104,8 @@ impl Joining {
             return Err(Error::new(ErrorKind::BadStore, text));
         }
         let joined = AtomicBool::new(record.joined);
-        let state = State { record, met: BTreeMap::new(), trouble: BTreeMap::new(), refused: None };
+        let state =
+            State { record, met: BTreeMap::new(), trouble: BTreeMap::new(), refused: None, spotless: None };
         Ok(Joining { own, single, joined, state: Mutex::new(state) })
     }
 
@@ -230,6 +236,15 @@ impl Joining {
         !self.single && self.lock().record.loss.is_some()
     }
 
+    /// What an administrator has to know where that is so.
+    pub(crate) fn loss(&self) -> String {
+        format!(
+            "an earlier store of server {} was lost with all names and files that it held; what is not found in \
+             directories made before gives an I/O error until \"forebay check --repair\"",
+            self.own
+        )
+    }
+
     /// Whether an earlier store of this server may have had the inode of a file.
     pub(crate) fn may_have_lost_file(&self, file: FileId) -> bool {
         file.maker() == self.own && self.has_lost() && file < self.lock().record.first
@@ -246,13 +261,22 @@ impl Joining {
     }
 
     /// The other servers whose store was replaced, and what they are known by now.
-    pub(super) fn replaced(&self) -> BTreeMap<ServerId, (Incarnation, u16)> {
+    pub(super) fn replaced(&self) -> Stores {
         if self.single {
             return BTreeMap::new();
         }
         let state = self.lock();
         let replaced = state.record.known.iter().filter(|(_, known)| known.replaced > 0);
         replaced.map(|(&server, known)| (server, (known.incarnation, known.replaced))).collect()
+    }
+
+    /// Whether nothing was found to be lost when the others had these stores: what was not lost then is not now.
+    pub(super) fn is_spotless(&self, stores: &Stores) -> bool {
+        self.lock().spotless.as_ref() == Some(stores)
+    }
+
+    pub(super) fn found_spotless(&self, stores: Stores) {
+        self.lock().spotless = Some(stores);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

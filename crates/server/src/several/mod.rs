@@ -1,6 +1,7 @@
 //! One of several servers: lines to the others, who they are, what they are asked and told.
 //!
 //! ```text
+//! homes     which servers have the names: that never changes
 //! joining   whom this server has met, with which store; whether it may serve
 //! lines     a connection to each other server, many questions at once
 //! leases    how long what others said of their directories counts, and what was said to them
@@ -29,6 +30,7 @@ mod afar;
 mod answer;
 mod append;
 mod deal;
+mod homes;
 mod joining;
 mod leases;
 mod lines;
@@ -40,6 +42,7 @@ mod tidy;
 pub(crate) use afar::{Afar, is_afar};
 pub(crate) use append::Writer;
 pub(crate) use deal::{Undone, resolve};
+pub(crate) use homes::check_homes;
 pub(crate) use joining::Joining;
 pub use joining::forgive;
 pub(crate) use leases::{Leases, beat, outlive};

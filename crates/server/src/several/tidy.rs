@@ -16,11 +16,18 @@ const SOON: Duration = Duration::from_millis(20);
 
 /// Learns what became of what an earlier life of this server had prepared; clients wait for that, but not for ever.
 pub(crate) async fn settle_first(service: Arc<Service>) {
+    let (names, reshapes) = (service.store.names(), service.store.reshapes());
+    let (intents, changes) = (names.prepared(), reshapes.all_pending());
+    // Others go on preparing meanwhile: that is nothing to wait for.
+    let is_open = || {
+        names.prepared().iter().any(|intent| intents.contains(intent))
+            || reshapes.all_pending().iter().any(|change| changes.contains(change))
+    };
     let settled = async {
-        while service.has_open() {
+        while is_open() {
             service.tidy_names().await;
             service.tidy_reshapes().await;
-            if service.has_open() {
+            if is_open() {
                 sleep(SOON).await;
             }
         }
@@ -63,11 +70,6 @@ pub(crate) async fn work(service: Arc<Service>) {
 }
 
 impl Service {
-    /// Whether something was prepared here of which it is not known what became of it.
-    pub(crate) fn has_open(&self) -> bool {
-        !self.store.names().prepared().is_empty() || !self.store.reshapes().all_pending().is_empty()
-    }
-
     /// Asks what became of what was prepared here, and tells others what became of what they prepared.
     async fn tidy_names(self: &Arc<Service>) {
         for intent in self.store.names().prepared() {

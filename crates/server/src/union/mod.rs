@@ -12,6 +12,7 @@
 //!
 //! **Deliberately absent**: writing bytes behind; hard links behind (each name there is a file here); a cache of bytes.
 
+mod afar;
 mod change;
 mod intent;
 mod meet;
@@ -21,6 +22,7 @@ mod record;
 pub(crate) use change::Spot;
 pub(crate) use read::Part;
 
+use change::changed_behind;
 use forebay_backend::{Backend, Found};
 use forebay_model::{Error, ErrorKind, FileId, Name, Result};
 use forebay_store::{Batch, Kv};

@@ -31,6 +31,9 @@ impl Service {
     ) -> Result<Vec<Part>> {
         let Some(union) = &self.union else { return Err(nothing_behind(file)) };
         let _place = union.waiting.acquire().await.map_err(|_| Error::from(ErrorKind::Busy))?;
+        if self.members.members().authority(file) != self.config.server {
+            return self.read_afar(file, offset, len).await;
+        }
         let service = self.clone();
         let read = tokio::task::spawn_blocking(move || match &service.union {
             Some(union) => service.read_parts(union, file, offset, len),

@@ -125,7 +125,7 @@ pub(crate) struct Raw {
 pub(crate) fn hello(channel: Channel, client: u128) -> Hello {
     let (user, group) = ("tester".to_owned(), "testers".to_owned());
     let job = Job { label: "77".to_owned(), user, group, nodes: 1, priority: 0 };
-    Hello { version: VERSION, channel, client, job, nonce: [7; 32] }
+    Hello { version: VERSION, channel, client, job, nonce: [7; 32], roster: None }
 }
 
 /// Longest wait for anything: only reached when something is lost.

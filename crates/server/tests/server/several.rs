@@ -1,11 +1,15 @@
 //! Several servers, one namespace, spoken to directly.
 
-use crate::raw::{Raw, name, pattern, refused};
+use crate::raw::{Raw, hello, name, pattern, refused};
 use forebay_model::{Attr, Bytes, Change, Error, ErrorKind, FileId, Members, ServerId};
 use forebay_server::{Config, Medium, Running, Server};
-use forebay_wire::{At, Channel, IfExists, Known, Reply, Request, Standing, Status, Token};
+use forebay_wire::{
+    Answer, At, Channel, FrameKind, Greeting, Hello, IfExists, Known, Reply, Request, Roster, Standing,
+    Status, Token, Welcome, frame,
+};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -267,6 +271,38 @@ fn a_token_counts_where_it_was_vouched_for_and_no_longer_than_it_is_open() {
     }
 }
 
+#[test]
+fn what_all_servers_buffer_of_a_settled_file_is_counted() {
+    let mut fleet = Fleet::new(3);
+    let striping = Some(forebay_model::Striping { width: 0, stripe: 64 << 10 });
+    fleet.authority(ROOT).call(Request::SetLayout { dir: ROOT, striping }).unwrap();
+    let text = fleet.name_on(ROOT, ServerId(0), "f");
+    let mut home = fleet.home(ROOT, &text);
+    let token = home.create(ROOT, &text, 0o644);
+    for server in 0..3 {
+        let offset = u64::from(server) * (64 << 10);
+        fleet.data(ServerId(server)).write(token, At::Offset(offset), &pattern(1, 64 << 10)).unwrap();
+    }
+    let buffered = |fleet: &Fleet| match fleet.control(0).call(Request::GetAttr { file: token.file }) {
+        Ok(Reply::Attr(attr)) => (attr.size, attr.buffered),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(buffered(&fleet), (3 << 16, 3 << 16), "while it is open");
+    home.call(Request::Close { token }).unwrap();
+    until(|| fleet.data(ServerId(1)).read(token, 64 << 10, 9).is_err());
+    assert_eq!(buffered(&fleet), (3 << 16, 3 << 16), "once it is settled");
+    home.call(Request::TruncateFile { file: token.file, size: 3 << 15 }).unwrap();
+    assert_eq!(buffered(&fleet), (3 << 15, 3 << 15), "when some of it was cut off");
+    drop(home);
+    // Noted: nobody has to be asked.
+    until(|| {
+        fleet.stop(1);
+        let counted = buffered(&fleet);
+        fleet.start(1);
+        counted == (3 << 15, 3 << 15)
+    });
+}
+
 fn standing(fleet: &Fleet, index: usize) -> Standing {
     fleet.status(index).standing
 }
@@ -307,6 +343,49 @@ fn lists_that_differ_are_refused_with_both_shown() {
 }
 
 #[test]
+fn a_client_with_another_list_is_refused_with_both_shown() {
+    let mut fleet = Fleet::plan(2, |config| config.epoch = 3);
+    (0..2).for_each(|index| fleet.start(index));
+    fleet.joined();
+    for (epoch, servers, says) in [
+        (3, &[0, 1][..], None),
+        (
+            2,
+            &[0, 1],
+            Some(
+                "an old list of servers: it has [epoch 2: servers 0, 1], server 1 has [epoch 3: servers 0, 1]",
+            ),
+        ),
+        (4, &[0, 1], Some("another list of servers: it has [epoch 4: servers 0, 1]")),
+        (3, &[0, 1, 2], Some("it has [epoch 3: servers 0, 1, 2], server 1 has [epoch 3: servers 0, 1]")),
+        (3, &[], Some("another list of servers")),
+    ] {
+        for channel in [Channel::Control, Channel::Data] {
+            let socket = UnixStream::connect(fleet.configs[1].socket_path()).expect("it listens");
+            let servers = servers.iter().copied().map(ServerId).collect();
+            let hello = Hello { roster: Some(Roster { epoch, servers }), ..hello(channel, 1) };
+            match (Raw::bare(socket).greet(&hello, None), says) {
+                (Ok(welcome), None) => assert_eq!(welcome.members.epoch(), 3),
+                (Err(error), Some(says)) => {
+                    assert_eq!(error.kind(), ErrorKind::Stale);
+                    assert!(error.to_string().contains(says), "{error}");
+                }
+                (greeted, says) => panic!("{greeted:?}, not {says:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_list_that_names_a_server_twice_is_refused() {
+    let mut fleet = Fleet::plan(2, |_| {});
+    fleet.configs[0].servers[1].server = ServerId(0);
+    let error = Server::start(fleet.configs[0].clone()).err().expect("refused");
+    assert!(error.to_string().contains("are both called server 0: correct the list"), "{error}");
+    assert!(!fleet.configs[0].store.exists(), "nothing was made");
+}
+
+#[test]
 fn a_server_of_another_cluster_is_refused() {
     let mut fleet = Fleet::plan(2, |config| {
         config.tcp = true;
@@ -332,25 +411,71 @@ fn free_port() -> SocketAddr {
     listener.local_addr().expect("it has an address")
 }
 
+/// What a peer says to whoever connects.
+#[derive(Clone, Copy, Debug)]
+enum Nonsense {
+    /// No frames at all.
+    Noise,
+    /// A welcome, and noise.
+    LateNoise,
+    /// A welcome, and an answer to something else.
+    Beside,
+    /// It is another server.
+    Impostor,
+}
+
+impl Nonsense {
+    fn speak(self, mut stream: UnixStream, members: &Members) -> std::io::Result<()> {
+        let welcome = Welcome {
+            server: ServerId(if matches!(self, Nonsense::Impostor) { 7 } else { 1 }),
+            incarnation: forebay_model::Incarnation(5),
+            uid: forebay_model::Uid(0),
+            max_payload: 1 << 20,
+            members: members.clone(),
+            session_millis: 1000,
+            seal: None,
+            connection: 1,
+        };
+        let mut said = Vec::new();
+        if !matches!(self, Nonsense::Noise) {
+            frame(&mut said, FrameKind::Greeting, 0, &Greeting::Welcome(welcome), 0).expect("it fits");
+        }
+        match self {
+            Nonsense::Noise | Nonsense::LateNoise => said.extend([0xfe; 4096]),
+            Nonsense::Beside | Nonsense::Impostor => {
+                frame(&mut said, FrameKind::Answer, 0, &Answer::Ok(Reply::Done), 0).expect("it fits");
+            }
+        }
+        stream.write_all(&said)?;
+        // The other one reads until it has had enough.
+        std::io::copy(&mut stream, &mut std::io::sink()).map(drop)
+    }
+}
+
 #[test]
 fn a_peer_that_answers_garbage_is_named() {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    let address = listener.local_addr().expect("it has an address");
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            // It may be gone already, which is as good.
-            let _ = stream.and_then(|mut stream| stream.write_all(&[0xfe; 4096]));
-        }
-    });
-    let mut fleet = Fleet::plan(2, |config| config.times.peer = Duration::from_millis(500));
-    for config in &mut fleet.configs {
-        config.servers[1].address = format!("tcp:{address}");
+    for (nonsense, says) in [
+        (Nonsense::Noise, "not the start of a Forebay frame"),
+        (Nonsense::LateNoise, "not the start of a Forebay frame"),
+        (Nonsense::Beside, "answered something else than was asked"),
+        (Nonsense::Impostor, "calls itself server 7, not 1"),
+    ] {
+        let mut fleet = Fleet::plan(2, |config| config.times.peer = Duration::from_millis(500));
+        let (members, path) = (fleet.members(), fleet.configs[1].socket_path());
+        let listener = UnixListener::bind(path).expect("nobody listens there");
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                // It may be gone already, which is as good.
+                let _ = stream.and_then(|stream| nonsense.speak(stream, &members));
+            }
+        });
+        fleet.start(0);
+        until(|| match standing(&fleet, 0) {
+            Standing::Waiting(why) | Standing::Refused(why) => why.contains(says),
+            Standing::Joined => panic!("{nonsense:?} was believed"),
+        });
+        assert!(fleet.control(0).call(Request::Ping).is_ok(), "{nonsense:?}");
     }
-    fleet.start(0);
-    until(
-        || matches!(standing(&fleet, 0), Standing::Waiting(why) if why.contains("not the start of a Forebay frame")),
-    );
-    assert!(fleet.control(0).call(Request::Ping).is_ok());
 }
 
 #[test]
@@ -396,6 +521,16 @@ fn a_store_does_not_change_its_service() {
     alone.servers.clear();
     let error = Server::start(alone).err().expect("refused");
     assert!(error.to_string().contains("belongs to a service of servers 0, 1"), "{error}");
+    let behind = tempfile::tempdir().unwrap();
+    for index in 0..2 {
+        if index == 0 {
+            fleet.stop(0);
+        }
+        let mut before = fleet.configs[index].clone();
+        before.backend = Some(format!("dir:{}", behind.path().display()));
+        let error = Server::start(before).err().expect("refused");
+        assert!(error.to_string().contains("spreads them over its servers"), "{error}");
+    }
 }
 
 #[test]

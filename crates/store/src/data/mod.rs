@@ -15,6 +15,7 @@ mod crash;
 mod damage;
 mod disk;
 mod file;
+mod held;
 mod index;
 mod journal;
 mod publish;
@@ -36,6 +37,7 @@ pub use rings::{RingId, RingOffer, SlabOffer};
 pub use journal::RecordView;
 
 pub(crate) use disk::{UNFINISHED, sync_dir};
+pub(crate) use held::{Held, Journals, Rest, forget, unsettle};
 pub(crate) use journal::read_journal;
 pub(crate) use record::FORMAT;
 pub(crate) use rings::rings_cost;
@@ -44,7 +46,7 @@ use crate::meta::{Batch, Kv};
 use crate::names::Facts;
 use clock::Clock;
 use damage::Damage;
-use file::{File, SizeRecord};
+use file::{File, FileState, SizeRecord};
 use forebay_model::{
     Error, ErrorKind, FileId, Incarnation, JobId, RegionId, Result, Span, Stamp, Uid, Usage,
 };
@@ -267,12 +269,8 @@ impl Data {
 
     /// Size, last change and buffered bytes of a file.
     pub fn facts(&self, file: FileId) -> Result<Facts> {
-        let state = match self.files.resident(file) {
-            Some(state) => state,
-            None => Arc::new(Mutex::new(self.load(file)?)),
-        };
-        let mut state = lock(&state);
-        self.hear(file, &mut state)?;
+        let state = self.look_at(file)?;
+        let state = lock(&state);
         Ok(Facts {
             size: state.size,
             touched: state.touched,
@@ -358,6 +356,22 @@ impl Data {
         Ok(())
     }
 
+    /// How many of the first `limit` bytes of a file are lost with an earlier store or life of it, of those for which
+    /// `share` says how many are to be here; and whether nobody knows how many more. If nothing is known of the file here,
+    /// those below `limit` were in a store that is gone.
+    pub fn missing(&self, id: FileId, limit: Option<u64>, share: &dyn Fn(u64) -> u64) -> Result<(u64, bool)> {
+        let state = self.look_at(id)?;
+        let state = lock(&state);
+        let unknown = || Ok::<_, Error>(self.kv.get(&SizeRecord::key(id))?.is_none());
+        let below = match limit {
+            Some(limit) if state.index.extents().next().is_none() && unknown()? => limit,
+            _ => state.lost_below,
+        };
+        let end = if below == u64::MAX { state.size } else { below };
+        let there: u64 = state.index.pieces(Span::new(0, end)).map(|extent| extent.span.len()).sum();
+        Ok((share(end).saturating_sub(there), below == u64::MAX))
+    }
+
     /// Removes a file's bytes for ever. The changes in `with` happen together with it.
     pub fn delete(&self, id: FileId, mut with: Batch) -> Result<()> {
         let state = self.files.get(id, || self.load(id))?;
@@ -394,7 +408,7 @@ impl Data {
 
     /// Writes down a file's size after its last close, and lets go of what need not be in memory.
     pub fn settle(&self, id: FileId) -> Result<()> {
-        let Some(state) = self.files.resident(id) else { return Ok(()) };
+        let Some(state) = self.in_memory(id)? else { return Ok(()) };
         {
             let mut state = lock(&state);
             self.hear(id, &mut state)?;
@@ -410,7 +424,7 @@ impl Data {
 
     /// Makes everything acknowledged for a file durable: payload, then journal, and its metadata.
     pub fn sync(&self, id: FileId) -> Result<()> {
-        if let Some(state) = self.files.resident(id) {
+        if let Some(state) = self.in_memory(id)? {
             let holders = {
                 let mut state = lock(&state);
                 self.hear(id, &mut state)?;
@@ -502,6 +516,25 @@ impl Data {
         let record = file.record(&file.index, self.incarnation, unsettled)?;
         batch.put(SizeRecord::key(id), record.encode());
         self.kv.commit(batch)
+    }
+
+    /// The state of a file that is in memory, or has to be because somebody writes to it by a ring.
+    fn in_memory(&self, id: FileId) -> Result<Option<FileState>> {
+        match self.files.resident(id) {
+            None if self.rings.any_of(id) => self.files.get(id, || self.load(id)).map(Some),
+            state => Ok(state),
+        }
+    }
+
+    /// The state of a file for those who change nothing; its rings are heard.
+    fn look_at(&self, id: FileId) -> Result<FileState> {
+        let Some(state) = self.in_memory(id)? else {
+            // What is heard here would be forgotten at once.
+            self.before.before(id);
+            return Ok(Arc::new(Mutex::new(self.load(id)?)));
+        };
+        self.hear(id, &mut lock(&state))?;
+        Ok(state)
     }
 
     fn load(&self, id: FileId) -> Result<File> {

@@ -230,7 +230,7 @@ impl Data {
 }
 
 /// The last stamp that was noted.
-fn stored_clock(kv: &dyn Kv) -> Result<Stamp> {
+pub(super) fn stored_clock(kv: &dyn Kv) -> Result<Stamp> {
     let mut clock = Stamp::default();
     kv.scan(CLOCK_KEY, b"", &mut |_, value| {
         if let Ok(bytes) = value.try_into() {

@@ -44,6 +44,11 @@ fn decode(key: &[u8], value: &[u8]) -> Option<(FileId, Stamp, Span)> {
     Some((FileId(number(&key[1..9])?), Stamp(number(&key[9..])?), span))
 }
 
+/// The record of a tombstone that hides all of a file.
+pub(super) fn of_everything(file: FileId, stamp: Stamp) -> (Vec<u8>, Vec<u8>) {
+    (key(file, stamp), value(Span::from(0)))
+}
+
 impl Tombs {
     /// All tombstones in the metadata store. Which regions they still matter for is told by [`Tombs::hold`].
     pub(super) fn load(kv: &dyn Kv) -> Result<Tombs> {

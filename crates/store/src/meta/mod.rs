@@ -20,6 +20,7 @@
 //! | `h` second, job | what a job wrote and read | server |
 //! | `b` file | where a file is behind, and what was seen there | server |
 //! | `w` stamp | a change behind that was begun | server |
+//! | `f` | there if the first server has all names | store |
 //! | `v` | incarnation | store |
 
 mod fjall;

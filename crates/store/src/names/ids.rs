@@ -5,7 +5,7 @@ use crate::meta::{Batch, Kv};
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
 use std::sync::{Mutex, PoisonError};
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// How many ids are taken from the store at a time; a restart wastes those that were not used.
 const CHUNK: u64 = 1 << 16;
 /// Ids of a server are below this.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Most names that one file can have.
 pub const MAX_LINKS: usize = 1024;
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// What `stat` says of a directory's length: entries are not counted.
 const DIRECTORY_SIZE: u64 = 4096;
 
@@ -79,6 +79,16 @@ pub struct Extent {
     pub touched: Option<Stamp>,
     /// Whether somebody may have written since; then the servers of the layout have to be asked.
     pub unsettled: bool,
+    /// Bytes of it that the buffers of other servers hold; `None` if that was not noted since it changed.
+    pub elsewhere: Option<u64>,
+}
+
+impl Extent {
+    /// Whether something is to be asked of the servers of the layout, and noted.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.unsettled || self.elsewhere.is_none()
+    }
 }
 
 /// What the data knows about a file, and the homes of its entries about a directory.

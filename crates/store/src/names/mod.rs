@@ -14,12 +14,12 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `i` file (8) | version byte 2, then [`Inode`] in postcard |
+//! | `i` file (8) | version byte 3, then [`Inode`] in postcard |
 //! | `e` directory (8) hash (8) name | version byte 1, kind (0 file, 1 directory, 2 symbolic link), file (8) |
 //! | `d` directory (8) | version byte 1, directories among its entries here (4), stamp of their last change (8) |
 //! | `x` file (8) name | the value of the extended attribute, as it is |
 //! | `o` file (8) | nothing: a file without a name that may still be open |
-//! | `n` | version byte 2, server (2), count of the first id never handed out (8) |
+//! | `n` | version byte 3, server (2), count of the first id never handed out (8) |
 //! | `p` intent (8) | version byte 1, then what this server has prepared, in postcard |
 //! | `t` intent (8) | version byte 1, then who has to hear that it is done, in postcard |
 //!
@@ -67,7 +67,8 @@ mod walk;
 mod xattr;
 
 pub use bring::Arrival;
-pub use check::{check, check_all, repair};
+pub use check::{Flaw, Kind, check, check_all, repair};
+pub(crate) use check::{check_at_rest, repair_at_rest};
 pub use copies::{Heard, Leased, Question, Withdrawal};
 pub use inode::{Body, Extent, Facts, Inode, MAX_LINKS};
 pub use key::Target;

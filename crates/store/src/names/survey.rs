@@ -14,6 +14,11 @@ impl Names {
         })
     }
 
+    /// Whether the inode of a file is here.
+    pub fn has_inode(&self, file: FileId) -> Result<bool> {
+        Ok(self.kv.get(&key::inode(file))?.is_some())
+    }
+
     /// Shows every entry that is at home here. What cannot be read is passed over: checking the store finds it.
     pub fn each_entry(&self, visit: &mut dyn FnMut(FileId, &Name, Target) -> ControlFlow<()>) -> Result<()> {
         self.kv.scan(key::ENTRIES, &[], &mut |key, value| {

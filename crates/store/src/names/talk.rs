@@ -145,7 +145,7 @@ pub enum Op {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Carried {
     /// The file that got another name, as it is now: of [`Op::Link`].
-    pub linked: Option<Inode>,
+    pub linked: Option<Box<Inode>>,
     /// The file that lost a name.
     pub unlinked: Option<FileId>,
 }

@@ -240,7 +240,10 @@ impl Task {
         match (refusal, claim, outcome) {
             (None, Some(claim), Outcome::Carried(carried)) => {
                 match names.decide(claim, self.now, others.clone()) {
-                    Ok(()) => Next::Done(Ok(Carried { linked, ..carried }), tell(Verdict::Done)),
+                    Ok(()) => Next::Done(
+                        Ok(Carried { linked: linked.map(Box::new), ..carried }),
+                        tell(Verdict::Done),
+                    ),
                     Err(error) => over(Err(error)),
                 }
             }

@@ -6,9 +6,9 @@ use forebay_model::{
 };
 use forebay_wire::{
     Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Held, Hello, IfExists, JobState,
-    JobStatus, Known, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Proof, RecoverySummary, RegionCounts,
-    RenameMode, Reply, Request, RingGrant, Sample, Sharing, SlabGrant, Standing, Status, Token, VERSION,
-    Vouched, Welcome, XattrMode, frame,
+    JobStatus, Known, Loss, Losses, Lost, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Place, Proof,
+    RecoverySummary, RegionCounts, Remain, Remains, RenameMode, Reply, Request, RingGrant, Roster, Sample,
+    Sharing, SlabGrant, Standing, Status, Token, VERSION, Vouched, Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -40,7 +40,15 @@ pub(crate) fn attr() -> Attr {
 }
 
 pub(crate) fn hello() -> Hello {
-    Hello { version: VERSION, channel: Channel::Data, client: 0x1234_5678, job: job(), nonce: [7; 32] }
+    let roster = Some(Roster { epoch: 4, servers: vec![ServerId(1), ServerId(300)] });
+    Hello {
+        version: VERSION,
+        channel: Channel::Data,
+        client: 0x1234_5678,
+        job: job(),
+        nonce: [7; 32],
+        roster,
+    }
 }
 
 fn members() -> Members {
@@ -135,6 +143,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::GetLayout { file },
         Request::SetLayout { dir, striping: Some(Striping { width: 4, stripe: 1 << 20 }) },
         Request::ReplaceServer { server: ServerId(2) },
+        Request::Losses,
         Request::Ring { token, own: Some(3) },
         Request::Slab { ring: 3, keep: u32::MAX, least: 1 << 20 },
     ]
@@ -165,6 +174,14 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
         PeerRequest::Reshaped { file, serial: Stamp(5), done: true },
         PeerRequest::Fate { file, serial: Stamp(6) },
         PeerRequest::Put { file, uid: Uid(7), job: JobId(8), offset: 9, lost_below: 10, bytes: vec![11, 12] },
+        PeerRequest::Behind { file },
+        PeerRequest::Remains {
+            of: vec![
+                Remain::Inode(file),
+                Remain::Bytes { file, layout: Layout::whole(ServerId(2), 1 << 20), below: u64::MAX },
+                Remain::Name { dir: FileId::ROOT, file },
+            ],
+        },
     ]
 }
 
@@ -185,6 +202,12 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
         PeerReply::Facts(held),
         PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
         PeerReply::Fate { done: Some(false) },
+        PeerReply::Behind { place: Some(Place { path: vec![name("a")], serial: 5 }) },
+        PeerReply::Remains(vec![
+            Remains::All,
+            Remains::Not(Lost::Bytes { count: 7, open: true }),
+            Remains::Name(Some(name("x"))),
+        ]),
     ]
 }
 
@@ -284,6 +307,17 @@ pub(crate) fn replies() -> Vec<Reply> {
             striping: Some(Striping { width: 0, stripe: 4 << 20 }),
             layout: Some(Layout::whole(ServerId(3), 4096)),
         },
+        Reply::Losses(Losses {
+            list: vec![Loss {
+                server: ServerId(2),
+                what: Lost::Inode,
+                file: FileId(9),
+                dir: FileId::ROOT,
+                name: Some(name("x")),
+                path: Some(b"/x".to_vec()),
+            }],
+            more: 1,
+        }),
         Reply::Ring(Box::new(RingGrant {
             ring: 3,
             path: b"/s/m00003.ring".to_vec(),

@@ -17,6 +17,7 @@ fn a_proof_depends_on_every_word_of_the_handshake() {
         Hello { client: 1, ..hello() },
         Hello { nonce: [8; 32], ..hello() },
         Hello { job, ..hello() },
+        Hello { roster: None, ..hello() },
     ];
     let mut seen = HashSet::new();
     for hello in &hellos {

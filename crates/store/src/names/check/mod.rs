@@ -2,33 +2,84 @@
 
 mod mend;
 mod read;
+mod sizes;
 
 pub use mend::repair;
+pub(crate) use mend::repair_at_rest;
 
 use super::key::Target;
 use super::talk::IntentId;
-use super::{Names, Share};
+use super::{Extent, Names, Share};
+use crate::data::{Journals, Rest};
 use crate::meta::Kv;
-use forebay_model::{FileId, FileKind, Members, Name, ServerId};
+use forebay_model::{FileId, FileKind, Incarnation, Layout, Members, Name, ServerId};
 use mend::Mend;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Most findings that are told one by one.
 const MAX_FINDINGS: usize = 1000;
+/// Most directories above a file; more are a loop.
+const MAX_DEPTH: usize = 4096;
 
 /// Reads the whole namespace of a server that is alone and says what is wrong with it, one sentence each; nothing if
 /// all is well. To be used while nobody changes it.
 #[must_use]
 pub fn check(kv: &dyn Kv) -> Vec<String> {
-    Checker::run(None, &[kv]).report()
+    sentences(Checker::run(None, &[kv], &[]).report())
 }
 
 /// As [`check`], over the stores of all servers of a service. What a store that is not given should hold is taken to
 /// be there.
 #[must_use]
 pub fn check_all(members: &Members, stores: &[&dyn Kv]) -> Vec<String> {
-    Checker::run(Some(members), stores).report()
+    sentences(Checker::run(Some(members), stores, &[]).report())
+}
+
+/// As [`check_all`] with the journals of all stores, and what kind of thing each is.
+pub(crate) fn check_at_rest(members: &Members, stores: &[&dyn Kv], journals: &[Journals<'_>]) -> Vec<Flaw> {
+    let members = Some(members).filter(|members| !members.is_single());
+    Checker::run(members, stores, journals).report()
+}
+
+fn sentences(flaws: Vec<Flaw>) -> Vec<String> {
+    flaws.into_iter().map(|flaw| flaw.what).collect()
+}
+
+/// What kind of thing is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A record cannot be read, or a store is missing.
+    Store,
+    /// A name leads nowhere, or is in the wrong place.
+    Name,
+    /// Names or directories are miscounted.
+    Links,
+    /// Something has no name, or belongs to nothing.
+    Orphan,
+    /// Directories are in each other.
+    Loop,
+    /// Something over several servers was never finished.
+    Intent,
+    /// A length is wrong.
+    Size,
+    /// Bytes were lost with an earlier store.
+    Lost,
+    /// A region cannot be read.
+    Region,
+}
+
+/// Something that is wrong with the stores of a service.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Flaw {
+    /// What kind of thing.
+    pub kind: Kind,
+    /// A sentence for people.
+    pub what: String,
+    /// Whether repairing takes care of it, without losing anything.
+    pub safe: bool,
 }
 
 /// What is known of an inode.
@@ -41,6 +92,10 @@ struct Seen {
     names: Vec<(FileId, Name)>,
     orphan: bool,
     store: usize,
+    /// Where the bytes of a file are, and what is said of its length.
+    bytes: Option<Box<(Layout, Extent)>>,
+    /// Which lives of their stores hold its bytes.
+    lives: Vec<Incarnation>,
 }
 
 /// What a home says about a directory, and what is there.
@@ -52,6 +107,7 @@ struct Counted {
 
 /// Something that is wrong.
 struct Finding {
+    kind: Kind,
     what: String,
     /// How it can be mended.
     mend: Option<Mend>,
@@ -67,12 +123,20 @@ struct Checker<'a> {
     /// Who has to finish which intents, and which of them are done.
     prepared: Vec<(usize, IntentId)>,
     decided: HashSet<IntentId>,
+    /// What the stores hold of files' bytes.
+    rests: Vec<Rest>,
+    /// Directories that do not exist, and have entries.
+    missing: BTreeSet<FileId>,
+    /// Names of directories that do not exist.
+    dangling: Vec<(usize, FileId, Name, FileId)>,
+    /// The first count of an id that each store has not handed out.
+    marks: Vec<u64>,
     findings: Vec<Finding>,
     untold: usize,
 }
 
 impl<'a> Checker<'a> {
-    fn run(members: Option<&'a Members>, stores: &[&dyn Kv]) -> Checker<'a> {
+    fn run(members: Option<&'a Members>, stores: &[&dyn Kv], journals: &[Journals<'_>]) -> Checker<'a> {
         let mut checker = Checker { members, ..Checker::default() };
         let steps = [
             Checker::inodes,
@@ -90,30 +154,43 @@ impl<'a> Checker<'a> {
                 }
             }
         }
+        for (store, kv) in stores.iter().enumerate() {
+            let rest = Rest::read(*kv, journals.get(store).copied());
+            let rest =
+                rest.unwrap_or_else(|error| Rest { faults: vec![error.to_string()], ..Rest::default() });
+            checker.rests.push(rest);
+        }
         checker.complete();
         checker.names();
         checker.counts();
         checker.open_intents();
         checker.reachable();
+        checker.revive();
+        checker.sizes();
         checker
     }
 
     fn find(&mut self, what: String) {
-        self.find_and_mend(what, None);
+        self.find_kind(Kind::Store, what, None);
     }
 
-    fn find_and_mend(&mut self, what: String, mend: Option<Mend>) {
+    fn find_kind(&mut self, kind: Kind, what: String, mend: Option<Mend>) {
         match self.findings.len() < MAX_FINDINGS || mend.is_some() {
-            true => self.findings.push(Finding { what, mend }),
+            true => self.findings.push(Finding { kind, what, mend }),
             false => self.untold += 1,
         }
     }
 
-    fn report(self) -> Vec<String> {
+    fn report(self) -> Vec<Flaw> {
         let more = self.findings.len().saturating_sub(MAX_FINDINGS) + self.untold;
-        let mut told: Vec<_> = self.findings.into_iter().take(MAX_FINDINGS).map(|found| found.what).collect();
+        let told = self.findings.into_iter().take(MAX_FINDINGS).map(|found| Flaw {
+            kind: found.kind,
+            what: found.what,
+            safe: found.mend.is_some_and(|mend| !mend.takes_away()),
+        });
+        let mut told: Vec<Flaw> = told.collect();
         if more > 0 {
-            told.push(format!("and {more} more"));
+            told.push(Flaw { kind: Kind::Store, what: format!("and {more} more"), safe: false });
         }
         told
     }
@@ -149,29 +226,39 @@ impl<'a> Checker<'a> {
             && members.home(dir, &name) != server
         {
             let home = members.home(dir, &name);
-            self.find(format!("{entry} is on server {server}, but at home on server {home}"));
+            self.find_kind(
+                Kind::Name,
+                format!("{entry} is on server {server}, but at home on server {home}"),
+                None,
+            );
         }
         let is_dir = target.kind == FileKind::Directory;
         self.counted.entry((store, dir)).or_default().found += u32::from(is_dir);
         match self.seen.get(&dir) {
             None if self.is_absent(dir) => {}
-            None => self.find(format!("{entry}: there is no such directory")),
+            None => {
+                self.missing.insert(dir);
+                self.find_kind(Kind::Orphan, format!("{entry}: there is no such directory"), None);
+            }
             Some(parent) if parent.kind != FileKind::Directory => {
-                self.find(format!("{entry}: that is not a directory"));
+                self.find_kind(Kind::Name, format!("{entry}: that is not a directory"), None);
             }
             Some(_) => {}
         }
         let absent = self.is_absent(target.file);
         match self.seen.get_mut(&target.file) {
             None if absent => {}
+            None if is_dir => self.dangling.push((store, dir, name, target.file)),
             None => {
                 let mend = Mend::Entry { store, dir, name };
-                self.find_and_mend(format!("{entry}: its inode {} is missing", target.file), Some(mend));
+                let text = format!("{entry}: its inode {} is missing", target.file);
+                self.find_kind(Kind::Name, text, Some(mend));
             }
             Some(child) => {
                 child.names.push((dir, name));
                 if child.kind != target.kind {
-                    self.find(format!("{entry}: its inode {} is of another kind", target.file));
+                    let text = format!("{entry}: its inode {} is of another kind", target.file);
+                    self.find_kind(Kind::Name, text, None);
                 }
             }
         }
@@ -199,16 +286,14 @@ impl<'a> Checker<'a> {
                     "inode {id} says it has names in directories {:?}, but they are in {names:?}",
                     inode.parents
                 );
-                self.find_and_mend(text, safe.then_some(mend));
+                self.find_kind(Kind::Links, text, safe.then_some(mend));
             }
             if let ([(_, name)], FileKind::Directory) = (&inode.names[..], inode.kind)
                 && inode.name.as_ref() != Some(name)
             {
                 let mend = Mend::Name { store: inode.store, dir: id, name: name.clone() };
-                self.find_and_mend(
-                    format!("directory {id} does not know that it is called {name:?}"),
-                    Some(mend),
-                );
+                let text = format!("directory {id} does not know that it is called {name:?}");
+                self.find_kind(Kind::Name, text, Some(mend));
             }
             if whole {
                 self.nameless(id, inode, names.is_empty());
@@ -221,11 +306,20 @@ impl<'a> Checker<'a> {
         match (inode.kind, nameless, inode.orphan) {
             (FileKind::File, true, false) => {
                 let mend = Mend::Orphan { store: inode.store, file: id };
-                self.find_and_mend(format!("file {id} has no name and is no orphan"), Some(mend));
+                let mend = match inode.parents.is_empty() {
+                    true => mend,
+                    // It had one, and nobody has taken it away.
+                    false => Mend::Adopt { store: inode.store, file: id, kind: inode.kind },
+                };
+                let text = format!("file {id} has no name and is no orphan");
+                self.find_kind(Kind::Orphan, text, Some(mend));
             }
             (FileKind::File, true, true) | (_, false, false) => {}
-            (_, true, _) => self.find(format!("inode {id} has no name")),
-            (_, false, true) => self.find(format!("orphan {id} has a name")),
+            (kind, true, _) => {
+                let mend = Mend::Adopt { store: inode.store, file: id, kind };
+                self.find_kind(Kind::Orphan, format!("inode {id} has no name"), Some(mend));
+            }
+            (_, false, true) => self.find_kind(Kind::Orphan, format!("orphan {id} has a name"), None),
         }
     }
 
@@ -235,16 +329,17 @@ impl<'a> Checker<'a> {
             let exists = self.seen.get(&dir).is_some_and(|seen| seen.kind == FileKind::Directory);
             let mend = Some(Mend::Share { store, dir, subdirs: exists.then_some(found) });
             if !exists && says.is_some() && !self.is_absent(dir) {
-                self.find_and_mend(format!("counts of directory {dir}, which does not exist"), mend);
+                let text = format!("counts of directory {dir}, which does not exist");
+                // It comes back if entries are left of it.
+                let mend = mend.filter(|_| !self.missing.contains(&dir));
+                self.find_kind(Kind::Links, text, mend);
             } else if exists && says.unwrap_or_default().subdirs != found {
                 let says = says.unwrap_or_default().subdirs;
                 let text = format!("directory {dir} says it holds {says} directories, but they are {found}");
-                self.find_and_mend(text, mend);
+                self.find_kind(Kind::Links, text, mend);
             } else if exists && says.is_none() {
-                self.find_and_mend(
-                    format!("nothing is counted for directory {dir}, but it has entries"),
-                    mend,
-                );
+                let text = format!("nothing is counted for directory {dir}, but it has entries");
+                self.find_kind(Kind::Links, text, mend);
             }
         }
     }
@@ -260,7 +355,7 @@ impl<'a> Checker<'a> {
                     "server {server} has prepared {intent:?}, which server {coordinator} does not know"
                 ),
             };
-            self.find_and_mend(text, Some(Mend::Intents));
+            self.find_kind(Kind::Intent, text, Some(Mend::Intents));
         }
     }
 
@@ -288,13 +383,41 @@ impl<'a> Checker<'a> {
             }
             match good.contains(&at) || self.is_absent(at) {
                 true => good.extend(way),
-                false => lost.push(id),
+                false => lost.push((id, self.seen.contains_key(&at))),
             }
         }
         lost.sort_unstable();
-        for id in lost {
-            self.find(format!("directory {id} is not below the root"));
+        for (id, in_loop) in lost {
+            let (kind, why) = match in_loop {
+                true => (Kind::Loop, "it is in a loop, or below one"),
+                false => (Kind::Orphan, "a directory above it is missing"),
+            };
+            self.find_kind(kind, format!("directory {id} is not below the root: {why}"), None);
         }
+    }
+
+    /// Directories of which only entries are left can be given an inode again, and keep a name that is left of them.
+    fn revive(&mut self) {
+        let mut missing = std::mem::take(&mut self.missing);
+        for (store, dir, name, file) in std::mem::take(&mut self.dangling) {
+            let text = format!("entry {name:?} of directory {dir}: its inode {file} is missing");
+            let mend = match self.cradle(file).filter(|_| missing.remove(&file)) {
+                Some(cradle) => Mend::Revive { store: cradle, dir: file, name: Some((dir, name)) },
+                None => Mend::Entry { store, dir, name },
+            };
+            self.find_kind(Kind::Name, text, Some(mend));
+        }
+        for dir in missing {
+            let mend = self.cradle(dir).map(|store| Mend::Revive { store, dir, name: None });
+            self.find_kind(Kind::Orphan, format!("directory {dir} has entries, and no inode or name"), mend);
+        }
+    }
+
+    /// The store that can hold the inode of a file of which nothing is left: one that will not hand out its id again.
+    fn cradle(&self, file: FileId) -> Option<usize> {
+        let authority = self.members.map_or(file.maker(), |members| members.authority(file));
+        let store = self.servers.iter().position(|server| *server == Some(authority))?;
+        (file.count() < self.marks[store]).then_some(store)
     }
 }
 

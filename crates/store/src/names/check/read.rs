@@ -1,6 +1,6 @@
 //! Reading every record of a namespace.
 
-use super::{Checker, Seen};
+use super::{Checker, Kind, Seen};
 use crate::meta::Kv;
 use crate::names::ids::Mark;
 use crate::names::intents::{Noted, decode_decision};
@@ -13,9 +13,9 @@ use std::ops::ControlFlow;
 impl Checker<'_> {
     /// Whose store is this?
     pub(super) fn mark(&mut self, kv: &dyn Kv) {
-        let server = Mark::load(kv).map(|mark| mark.server);
-        let server = server.map_err(|error| self.find(error.to_string())).ok();
-        self.servers.push(server);
+        let mark = Mark::load(kv).map_err(|error| self.find(error.to_string())).ok();
+        self.servers.push(mark.map(|mark| mark.server));
+        self.marks.push(mark.map_or(0, |mark| mark.next));
     }
 
     pub(super) fn inodes(&mut self, store: usize, kv: &dyn Kv) -> Result<()> {
@@ -46,8 +46,12 @@ impl Checker<'_> {
             Body::Directory { name, .. } => name.clone(),
             _ => None,
         };
-        let kind = inode.kind();
-        let seen = Seen { kind, parents: inode.parents, name, names: Vec::new(), orphan: false, store };
+        let (kind, parents) = (inode.kind(), inode.parents);
+        let (bytes, lives) = match inode.body {
+            Body::File { layout, incarnations, extent } => (Some(Box::new((layout, extent))), incarnations),
+            _ => (None, Vec::new()),
+        };
+        let seen = Seen { kind, parents, name, names: Vec::new(), orphan: false, store, bytes, lives };
         self.seen.insert(id, seen);
     }
 
@@ -81,7 +85,7 @@ impl Checker<'_> {
             match key::split_id(key) {
                 Some((id, [])) => match self.seen.get_mut(&id) {
                     Some(seen) if seen.store == store => seen.orphan = true,
-                    _ => self.find(format!("orphan {id} has no inode")),
+                    _ => self.find_kind(Kind::Orphan, format!("orphan {id} has no inode"), None),
                 },
                 _ => self.find(format!("\"{}\" is not the key of an orphan", key.escape_ascii())),
             }

@@ -1,0 +1,117 @@
+//! A program whose files are placed.
+
+use super::spec;
+use crate::failure::{Failure, Outcome};
+use crate::{library, output};
+use clap::Args;
+use forebay_policy::place::{Limits, SETTING, Setting, Topology, Weights};
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+
+/// What the linker puts ours in the place of.
+const WRAPPED: [&str; 8] = ["open", "open64", "openat", "openat64", "creat", "creat64", "fopen", "fopen64"];
+
+#[derive(Args)]
+pub(super) struct Exec {
+    /// Where the parallel file system is; new files below this directory are placed
+    #[arg(long, value_name = "DIR")]
+    pfs: PathBuf,
+    /// What leads where: a topology.toml; otherwise what Lustre itself tells
+    #[arg(long, value_name = "FILE")]
+    topology: Option<PathBuf>,
+    /// How many targets there are, if nothing else is known of them
+    #[arg(long, value_name = "COUNT", conflicts_with = "topology")]
+    targets: Option<u32>,
+    /// Tell here how each file lies, and all trouble
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Add here, as a line of JSON, what each process counted
+    #[arg(long, value_name = "FILE")]
+    counts: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Exec {
+    pub(super) fn run(self) -> Outcome {
+        let pfs =
+            std::fs::canonicalize(&self.pfs).map_err(|error| Failure::local("use", &self.pfs, &error))?;
+        let (topology, limits) = self.described()?;
+        let preload = library::lay_down(&library::PLACE)?;
+        let home = preload.parent().unwrap_or(Path::new("/")).to_owned();
+        let job = forebay_client::job_of_this_process();
+        let bytes = |path: &Option<PathBuf>| {
+            let whole = path.as_ref().map(std::path::absolute).transpose();
+            let whole = whole.map_err(|error| Failure::local("use", Path::new("."), &error))?;
+            Ok::<_, Failure>(whole.map(|path| path.as_os_str().as_bytes().to_vec()))
+        };
+        let turns = home.join(format!("place-{:016x}.turns", job.id().0));
+        make(&turns)?;
+        let setting = Setting {
+            prefix: pfs.as_os_str().as_bytes().to_vec(),
+            description: topology.description().clone(),
+            weights: Weights::default(),
+            limits,
+            job: job.id().0,
+            turns: Some(turns.as_os_str().as_bytes().to_vec()),
+            log: bytes(&self.log)?,
+            counts: bytes(&self.counts)?,
+        };
+        let written = write(&home, &setting)?;
+        let mut command = std::process::Command::new(&self.command[0]);
+        command.args(&self.command[1..]).env(SETTING, written);
+        command.env("LD_PRELOAD", library::before(preload));
+        // Returns only if it failed.
+        let error = command.exec();
+        Err(Failure::local("run", Path::new(&self.command[0]), &error))
+    }
+
+    fn described(&self) -> Outcome<(Topology, Limits)> {
+        if let Some(path) = &self.topology {
+            let written = spec::topology(path)?;
+            return Ok((written.topology, written.limits));
+        }
+        if let Some(count) = self.targets.filter(|&count| count > 0) {
+            return Ok((Topology::flat(count), Limits::LUSTRE));
+        }
+        let found = forebay_backend::lustre().and_then(|description| Topology::new(description).ok());
+        let help = "no Lustre tells of its targets on this machine: give --topology or --targets";
+        found.map(|topology| (topology, Limits::LUSTRE)).ok_or_else(|| Failure::Usage(help.to_owned()))
+    }
+}
+
+/// A file that is there.
+fn make(path: &Path) -> Outcome {
+    let made = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    made.map(drop).map_err(|error| Failure::local("make", path, &error))
+}
+
+/// A setting as a file, named by its content, so that equal ones are one.
+fn write(home: &Path, setting: &Setting) -> Outcome<PathBuf> {
+    let bytes = postcard::to_stdvec(setting)
+        .map_err(|error| Failure::Failed(format!("cannot write the setting: {error}")))?;
+    let path = home.join(format!("place-{:016x}.setting", xxhash_rust::xxh3::xxh3_64(&bytes)));
+    let write = || {
+        let mut file = tempfile::NamedTempFile::new_in(home)?;
+        file.write_all(&bytes)?;
+        file.persist(&path)?;
+        Ok(())
+    };
+    match std::fs::read(&path) {
+        Ok(found) if found == bytes => Ok(path),
+        _ => write()
+            .map(|()| path.clone())
+            .map_err(|error: std::io::Error| Failure::local("write", &path, &error)),
+    }
+}
+
+/// What to give the linker behind a program's own objects.
+pub(super) fn ldflags() -> Outcome {
+    let archive = library::lay_down(&library::PLACE_ARCHIVE)?;
+    let wraps: Vec<String> = WRAPPED.iter().map(|name| format!("-Wl,--wrap={name}")).collect();
+    output::text(format_args!("{} {} -lpthread -ldl -lm -lgcc_eh", wraps.join(" "), archive.display()))
+}

@@ -1,0 +1,233 @@
+//! A service that loses the store of one of its servers: it goes on without, says what is gone, and takes an empty store
+//! only when told.
+
+use crate::support::{Ran, World, pattern, run};
+use forebay_model::{FileId, Member, Members, Name, ServerId};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const STRIPE: usize = 64 << 10;
+const FILES: u8 = 9;
+
+/// How the three servers of a service run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Deployment {
+    OneProcess,
+    ProcessEach,
+}
+
+/// Three servers, with numbers from 0.
+struct Trio {
+    world: World,
+    deployment: Deployment,
+}
+
+impl Trio {
+    fn up(deployment: Deployment) -> Trio {
+        let world = World::empty();
+        if deployment == Deployment::ProcessEach {
+            let mut list = format!("[server]\ntcp = true\nkey = '{}'\n", world.path("key").display());
+            let ports: Vec<TcpListener> =
+                (0..3).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port")).collect();
+            for (number, port) in ports.iter().enumerate() {
+                let (address, socket) =
+                    (port.local_addr().expect("bound"), world.path(&name("sock", number)));
+                list += &format!("[[server.servers]]\nserver = {number}\naddress = 'tcp:{address}'\n");
+                list += &format!("socket = '{}'\n", socket.display());
+            }
+            world.write("forebay.toml", list);
+        }
+        let mut trio = Trio { world, deployment };
+        trio.start();
+        trio
+    }
+
+    /// Starts all servers, and says what they say.
+    fn start(&mut self) -> Vec<Value> {
+        match self.deployment {
+            Deployment::OneProcess => vec![self.world.start(&["--servers", "3"])],
+            Deployment::ProcessEach => {
+                let start = |number: usize| {
+                    let (store, socket) = (self.store(number), self.world.path(&name("sock", number)));
+                    let mut command =
+                        self.world.command(&["up", "--detach", "--json", "--disk", "--capacity", "128MiB"]);
+                    command.arg("--store").arg(store).arg("--socket").arg(socket);
+                    command.arg("--server").arg(number.to_string());
+                    serde_json::from_str(&run(command).well().out).expect("JSON")
+                };
+                let started: Vec<Value> = (0..3).map(start).collect();
+                started.iter().for_each(|one| self.world.watch(one["pid"].as_u64().expect("a process")));
+                started
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        assert_eq!(self.world.well(&["down"]), "");
+    }
+
+    fn store(&self, number: usize) -> PathBuf {
+        self.world.path(&name("store", number))
+    }
+
+    /// What a server says of itself.
+    fn status(&self, server: usize) -> Value {
+        self.world.json(&["status", "--json"])["servers"][server]["status"].clone()
+    }
+
+    fn await_standing(&self, server: usize, holds: impl Fn(&Value) -> bool) -> Value {
+        for _ in 0..1200 {
+            let standing = self.status(server)["standing"].clone();
+            if holds(&standing) {
+                return standing;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("{}", self.world.well(&["status"]));
+    }
+
+    /// Waits until the servers list just these files, with so many bytes of each, as lost.
+    fn await_lost(&self, expected: &BTreeMap<String, u64>) {
+        let mut listed = BTreeMap::new();
+        for _ in 0..200 {
+            let all = self.world.json(&["status", "--json"]);
+            let lost = all["servers"].as_array().expect("a list").iter();
+            let lost = lost.flat_map(|server| server["status"]["lost"].as_array().expect("a list"));
+            listed = lost
+                .map(|one| {
+                    assert_eq!((&one["lost"], &one["server"]), (&"bytes".into(), &1.into()), "{one}");
+                    (
+                        one["path"].as_str().expect("a path").to_owned(),
+                        one["bytes"].as_u64().expect("a number"),
+                    )
+                })
+                .collect();
+            if listed == *expected {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(listed, *expected);
+    }
+
+    /// The servers that hold a file's bytes.
+    fn servers(&self, path: &str) -> Vec<u64> {
+        let shown = self.world.json(&["layout", "show", path, "--json"]);
+        let servers = shown["layout"]["servers"].as_array().expect("a list");
+        servers.iter().map(|server| server.as_u64().expect("a number")).collect()
+    }
+
+    fn read(&self, path: &str) -> Ran {
+        self.world.run(&["cat", path])
+    }
+}
+
+/// A name in the root directory that is at home on a server.
+fn name_on(server: u16, like: &str) -> String {
+    let member = |n| Member { server: ServerId(n), address: String::new(), socket: None };
+    let members = Members::new(1, (0..3).map(member).collect()).expect("a list");
+    let is_there = |text: &String| {
+        members.home(FileId::ROOT, &Name::new(text.as_str()).expect("a name")) == ServerId(server)
+    };
+    (0..).map(|number| format!("{like}{number}")).find(is_there).expect("there are enough names")
+}
+
+fn name(of: &str, number: usize) -> String {
+    if number == 0 { of.to_owned() } else { format!("{of}.{number}") }
+}
+
+/// How many bytes of a file were on server 1.
+fn share(len: usize, servers: &[u64]) -> u64 {
+    let stripes = (0..len).step_by(STRIPE).zip(servers.iter().cycle());
+    stripes.filter(|(_, server)| **server == 1).map(|(from, _)| (len - from).min(STRIPE) as u64).sum()
+}
+
+/// Files in `/plain`, each on one server, and in `/striped`, over all; with the servers that have something of them.
+fn populate(trio: &Trio) -> Vec<(String, Vec<u8>, Vec<u64>)> {
+    let mut files = Vec::new();
+    for (like, servers) in [("plain", "1"), ("striped", "0")] {
+        // The directory itself is not lost.
+        let dir = &format!("/{}", name_on(0, like));
+        trio.world.well(&["mkdir", dir]);
+        trio.world.well(&["layout", "set", dir, "--servers", servers, "--stripe", "64KiB"]);
+        for number in 0..FILES {
+            let (path, bytes) = (format!("{dir}/f{number}"), pattern(5 * STRIPE + 100, number));
+            trio.world.write("file", &bytes);
+            trio.world.well(&["put", "file", &path]);
+            let servers = trio.servers(&path);
+            files.push((path, bytes, servers));
+        }
+    }
+    files
+}
+
+#[test]
+fn a_lost_store_is_replaced_in_one_process() {
+    lose_and_replace(Deployment::OneProcess);
+}
+
+#[test]
+fn a_lost_store_is_replaced_in_a_process_of_its_own() {
+    lose_and_replace(Deployment::ProcessEach);
+}
+
+fn lose_and_replace(deployment: Deployment) {
+    let mut trio = Trio::up(deployment);
+    let files = populate(&trio);
+    trio.stop();
+    std::fs::remove_dir_all(trio.store(1)).expect("a store is lost");
+    let started = trio.start();
+    if deployment == Deployment::OneProcess {
+        let refused = started[0]["refused"].as_array().expect("one is refused");
+        assert!(refused.len() == 1 && refused[0].as_str().unwrap().contains("forebay server replace 1"));
+    }
+    let refused = trio.await_standing(1, |standing| standing["Refused"].is_string());
+    assert!(refused["Refused"].as_str().unwrap().contains("forebay server replace 1"), "{refused}");
+    assert!(trio.world.well(&["status"]).contains("REFUSED   server 1 comes with another store"));
+    for (path, bytes, servers) in files.iter().filter(|(path, ..)| path.starts_with("/plain")) {
+        match servers[..] == [1] {
+            true => trio.read(path).failed(1, &["forebay server replace 1"]),
+            false => assert!(trio.read(path).well().bytes == *bytes, "{path}"),
+        }
+    }
+    // However often it is started, an empty store is not let in unasked.
+    trio.stop();
+    trio.start();
+    trio.await_standing(1, |standing| standing["Refused"].is_string());
+    let said = trio.world.well(&["server", "replace", "1"]);
+    assert!(said.contains("server 1 may join with a new store"), "{said}");
+    trio.await_standing(1, |standing| standing == "Joined");
+    for (path, bytes, servers) in &files {
+        match servers.contains(&1) {
+            true => trio.read(path).failed(1, &["lost"]),
+            false => assert!(trio.read(path).well().bytes == *bytes, "{path}"),
+        }
+    }
+    let harmed = files.iter().filter(|(_, _, servers)| servers[0] != 1 && servers.contains(&1));
+    let mut expected: BTreeMap<String, u64> =
+        harmed.map(|(path, bytes, servers)| (path.clone(), share(bytes.len(), servers))).collect();
+    assert!(expected.len() >= 3, "{expected:?}");
+    trio.await_lost(&expected);
+    let path = expected.last_key_value().expect("some are lost").0;
+    let shown = trio.world.well(&["status"]);
+    let line =
+        shown.lines().find(|line| line.starts_with(&format!("  LOST      {path}: "))).expect("it is listed");
+    assert!(line.ends_with("bytes were lost with the store of server 1"), "{line}");
+    // What is written again or removed is not lost any more.
+    let (again, removed) = (path.clone(), expected.first_key_value().expect("two").0.clone());
+    trio.world.write("file", pattern(4 * STRIPE, 77));
+    trio.world.well(&["put", "file", &again]);
+    trio.world.well(&["rm", &removed]);
+    expected.retain(|path, _| *path != again && *path != removed);
+    trio.await_lost(&expected);
+    assert!(trio.read(&again).well().bytes == pattern(4 * STRIPE, 77));
+    trio.world.write("new", "new");
+    for number in 0..6 {
+        let path = format!("/new{number}");
+        trio.world.well(&["put", "new", &path]);
+        assert_eq!(trio.world.well(&["cat", &path]), "new");
+    }
+}

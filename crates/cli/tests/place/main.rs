@@ -1,0 +1,8 @@
+//! Placement from outside: dry runs, and real programs on a file system that behaves like Lustre.
+
+mod bench;
+mod dry;
+mod lustre;
+mod parallel;
+mod programs;
+mod world;

@@ -1,0 +1,189 @@
+//! Programs that know nothing of placement.
+
+use crate::lustre::{Layout, Mood};
+use crate::world::{TARGETS, World, forebay, heights, skip, well};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The first target of each of these files, after checking that each lies in one stripe of a MiB.
+fn alone(world: &World, names: &[&str]) -> Vec<u32> {
+    let first = |name: &&str| {
+        let stripes = world.stripes(name);
+        assert_eq!((stripes.targets.len(), stripes.size), (1, 1 << 20), "{name}");
+        stripes.targets[0]
+    };
+    names.iter().map(first).collect()
+}
+
+/// What a dry run plans for so many files, one after the other, as targets.
+fn planned(count: usize) -> Vec<u32> {
+    use forebay_policy::place::{Job, Ledger, Limits, Pattern, Shape, Topology, Weights, Writer, place};
+    let mut ledger = Ledger::new(std::sync::Arc::new(Topology::flat(TARGETS)), Weights::default(), 4711);
+    let writer = [Writer { client: None, bytes: None }];
+    let job = Job {
+        writers: &writer,
+        pattern: Pattern::PerProcess,
+        file_size: None,
+        stripe_count: None,
+        stripe_size: None,
+        limits: &Limits::LUSTRE,
+    };
+    let mut next = || match &place(&mut ledger, &job).expect("room").files[0].shape {
+        Shape::Striped(stripes) => stripes.targets[0],
+        other => panic!("{other:?}"),
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+#[test]
+fn programs_in_c_fortran_python_and_of_the_shell_are_placed_as_planned() {
+    let Some(world) = World::new(&[]) else { return };
+    let Some(program) = world.compiled("files.c", "cc", &["-O1", "-Wno-unused-result"]) else { return };
+    let ran = world.placed(&["--counts", "counts"]).arg(program).arg("pfs").output().expect("it runs");
+    assert_eq!(well(&ran), "all is well\n");
+    let mut names = vec!["opened", "exclusive", "openat", "creat", "fopen", "fopenx", "appended"];
+    let counts = std::fs::read_to_string(world.path("counts")).expect("counters");
+    assert!(counts.contains("\"placed\": 7, \"refused\": 0"), "{counts}");
+
+    world.shell("dd if=/dev/zero of=pfs/dd bs=64k count=3 2>/dev/null && echo text > pfs/echo");
+    names.extend(["dd", "echo"]);
+    assert_eq!(world.fs.lock().length("dd"), 3 << 16);
+    let python = std::env::var("FOREBAY_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let script = "import os\nopen('pfs/py','w').write('x')\nopen('pfs/pyx','xb').write(b'y')\n\
+                  os.close(os.open('pfs/pyos', os.O_CREAT|os.O_EXCL|os.O_WRONLY))";
+    match world.placed(&[]).args([python.as_str(), "-c", script]).output() {
+        Ok(output) if output.status.success() => names.extend(["py", "pyx", "pyos"]),
+        other => skip(&format!("{python} did not run ({other:?}), so its files were not placed")),
+    }
+    if let Some(program) = world.compiled("units.f90", "gfortran", &[]) {
+        well(&world.placed(&[]).arg(program).arg(world.path("pfs")).output().expect("it runs"));
+        names.extend(["formatted", "unformatted"]);
+    }
+    let firsts = alone(&world, &names);
+    assert_eq!(firsts, planned(names.len()), "{}", world.log());
+    let heights = heights(&firsts);
+    assert!(heights.iter().max().expect("some") - heights.iter().min().expect("some") <= 1, "{heights:?}");
+    assert!(world.fs.lock().created.iter().all(|(_, later)| *later), "none had the usual layout before");
+}
+
+#[test]
+fn what_exists_and_what_has_a_layout_is_left_alone() {
+    let Some(world) = World::new(&[]) else { return };
+    std::fs::write(world.path("pfs/old"), "old").expect("a file");
+    let usual = world.stripes("old");
+    std::fs::create_dir(world.path("pfs/mine")).expect("a directory");
+    let lov = forebay_policy::place::lov::Lov::specific(&[0], 1 << 20).encode();
+    let dir = world.path("pfs/mine");
+    rustix::fs::setxattr(&dir, "lustre.lov", &lov, rustix::fs::XattrFlags::empty()).expect("a layout");
+    world.shell("echo new > pfs/old; echo x > pfs/mine/file; echo y > outside");
+    assert_eq!(world.stripes("old"), usual);
+    assert_eq!(world.stripes("mine/file").targets, [0]);
+    assert!(world.log().contains("left alone: its directory has a layout of its own"), "{}", world.log());
+    assert_eq!(std::fs::read(world.path("pfs/old")).expect("a file"), b"new\n");
+}
+
+#[test]
+fn a_layout_that_did_not_take_is_told_and_the_program_goes_on() {
+    for (mood, says) in [
+        (Mood::Silent, "the layout was not set: it was accepted and silently not set"),
+        (Mood::Strict, "the layout was not set: Operation not permitted"),
+    ] {
+        let Some(world) = World::new(&[]) else { return };
+        world.fs.lock().mood = mood;
+        world.shell("echo text > pfs/file");
+        assert!(world.log().contains(says), "{mood:?}: {}", world.log());
+        assert_eq!(std::fs::read(world.path("pfs/file")).expect("a file"), b"text\n");
+        assert_eq!(world.stripes("file").targets.len(), 4, "the usual layout");
+        // Without a log everybody hears it, once.
+        let mut command = forebay(world.dir());
+        command.args([
+            "place",
+            "exec",
+            "--pfs",
+            "pfs",
+            "--targets",
+            "8",
+            "--",
+            "sh",
+            "-c",
+            "echo x > pfs/a; echo x > pfs/b",
+        ]);
+        let said = String::from_utf8_lossy(&command.output().expect("it runs").stderr).into_owned();
+        assert_eq!(said.matches("forebay place: ").count(), 1, "{said}");
+        assert!(said.contains(says), "{said}");
+    }
+    let Some(world) = World::new(&(0..TARGETS).collect::<Vec<_>>()) else { return };
+    world.shell("echo text > pfs/file");
+    assert!(world.log().contains("a target is not active: exclude it"), "{}", world.log());
+    let Some(world) = World::new(&[]) else { return };
+    world.fs.lock().mood = Mood::Ignorant;
+    world.shell("echo text > pfs/file; echo text > pfs/other");
+    assert_eq!((world.log().as_str(), world.fs.lock().layout("file")), ("", Layout::None));
+}
+
+#[test]
+fn what_the_drain_creates_lies_where_it_was_told_to() {
+    use forebay_backend::{Backend, Creation, Dir, Layout};
+    use forebay_model::{Gid, Name, Uid};
+    let Some(world) = World::new(&[]) else { return };
+    let names = (0..TARGETS).map(|number| format!("OST{number:04x}")).collect();
+    let backend = Dir::on_lustre(world.path("pfs"), names).expect("a directory");
+    assert_eq!(backend.targets().len(), TARGETS as usize);
+    let owner = (Uid(rustix::process::getuid().as_raw()), Gid(rustix::process::getgid().as_raw()));
+    let creation = Creation { owner, mode: 0o640, stripes: None };
+    let asked = Layout { targets: vec![5, 1], stripe: 1 << 16 };
+    let path = |name: &str| vec![Name::new(name.as_bytes()).expect("a name")];
+    let object = backend.create_on(&path("told"), &creation, &asked).expect("a file");
+    object.write_at(0, &[b"text"]).expect("it is written");
+    assert_eq!(backend.layout(&path("told")).expect("a layout"), asked);
+    assert_eq!(world.stripes("told").targets, [5, 1]);
+    // What did not take is not believed.
+    world.fs.lock().mood = Mood::Silent;
+    let object = backend.create_on(&path("refused"), &creation, &asked).expect("a file all the same");
+    object.write_at(0, &[b"text"]).expect("it is written");
+    assert_ne!(backend.layout(&path("refused")).expect("a layout"), asked);
+}
+
+#[test]
+fn a_program_can_ask_by_name() {
+    let Some(world) = World::new(&[]) else { return };
+    let library = laid_down(&world, "so");
+    let options = ["-Wl,--allow-shlib-undefined", library.to_str().expect("a path")];
+    let Some(program) = world.compiled("call.c", "cc", &options) else { return };
+    well(&world.placed(&[]).arg(program).arg("pfs/asked").output().expect("it runs"));
+    let stripes = world.stripes("asked");
+    assert_eq!((stripes.targets.len(), stripes.size), (4, 1 << 20));
+}
+
+#[test]
+fn a_statically_linked_program_is_placed() {
+    let Some(world) = World::new(&[]) else { return };
+    let flags = well(&forebay(world.dir()).args(["place", "ldflags"]).output().expect("it runs"));
+    let mut options = vec!["-static", "-O1", "-Wno-unused-result"];
+    options.extend(flags.split_whitespace());
+    let Some(program) = world.compiled("files.c", "cc", &options) else { return };
+    let kind = well(
+        &Command::new("sh")
+            .arg("-c")
+            .arg(format!("file {0} || ldd {0} || true", program.display()))
+            .output()
+            .expect("sh"),
+    );
+    assert!(!kind.contains("=>"), "{kind}");
+    let ran = world.placed(&[]).arg(program).arg("pfs").output().expect("it runs");
+    assert_eq!(well(&ran), "all is well\n");
+    let firsts = alone(&world, &["opened", "exclusive", "openat", "creat", "fopen", "fopenx", "appended"]);
+    assert_eq!(firsts, planned(7), "{}", world.log());
+}
+
+/// Where `place exec` has put the library of this kind.
+fn laid_down(world: &World, end: &str) -> PathBuf {
+    world.shell("true");
+    let list = std::fs::read_dir(world.path(".cache/forebay")).expect("a directory");
+    let mut paths = list.map(|entry| entry.expect("an entry").path());
+    let is = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        name.starts_with("libforebay_place") && Path::new(&name).extension().is_some_and(|found| found == end)
+    };
+    paths.find(is).expect("a library")
+}

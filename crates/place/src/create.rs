@@ -1,0 +1,181 @@
+//! A file made with a layout, read back and compared.
+
+use crate::decide::{Wish, decide};
+use crate::report::{self, COUNTS, count};
+use crate::{real, setting};
+use forebay_policy::place::lov::{ATTRIBUTE, LONGEST, Lov};
+use libc::{c_char, c_int, mode_t};
+use std::cell::Cell;
+use std::ffi::{CStr, CString, OsStr};
+use std::io::Error;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// `O_LOV_DELAY_CREATE`: Lustre makes a name, and waits with the layout.
+const DELAY: c_int = libc::O_NOCTTY | libc::O_ASYNC;
+const WRITABLE: mode_t = 0o200;
+
+thread_local! {
+    /// What this library opens itself is not placed.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The file system under the prefix has no layouts: there is nothing to do.
+static PLAIN: AtomicBool = AtomicBool::new(false);
+
+/// Opens a file that is to be created, if it is one to be placed and is not there; otherwise nothing has happened.
+/// `errno` stays as it is.
+pub(crate) fn create(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+    wish: Wish,
+) -> Option<c_int> {
+    const NOT: c_int = libc::O_PATH | libc::O_DIRECTORY;
+    if flags & libc::O_CREAT == 0 || flags & NOT != 0 || path.is_null() || PLAIN.load(Ordering::Relaxed) {
+        return None;
+    }
+    if INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true) {
+        return None;
+    }
+    // SAFETY: `errno` is this thread's own.
+    let before = unsafe { *libc::__errno_location() };
+    // SAFETY: whoever calls gives a text that ends with a zero, as the function it called demands.
+    let path = unsafe { CStr::from_ptr(path) };
+    // No panic may reach the program.
+    let made = std::panic::catch_unwind(|| attempt(dirfd, path, flags, mode, wish)).unwrap_or(None);
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = before };
+    let _ = INSIDE.try_with(|inside| inside.set(false));
+    made
+}
+
+/// Whether a path is one whose files are placed.
+pub(crate) fn concerns(dirfd: c_int, path: &CStr) -> Option<Vec<u8>> {
+    let ready = setting::ready()?;
+    let full = absolute(dirfd, path.to_bytes())?;
+    let rest = full.strip_prefix(ready.setting.prefix.as_slice())?;
+    (rest.starts_with(b"/") || ready.setting.prefix == b"/").then_some(full)
+}
+
+/// A path from the root on. One that goes up is resolved, so that it does not only look as though it were inside.
+fn absolute(dirfd: c_int, path: &[u8]) -> Option<Vec<u8>> {
+    let mut full = match (path.first()?, dirfd) {
+        (b'/', _) => path.to_vec(),
+        (_, libc::AT_FDCWD) => {
+            [std::env::current_dir().ok()?.into_os_string().into_vec(), path.to_vec()].join(&b'/')
+        }
+        (_, dirfd) => {
+            let link = std::fs::read_link(format!("/proc/self/fd/{dirfd}")).ok()?;
+            [link.into_os_string().into_vec(), path.to_vec()].join(&b'/')
+        }
+    };
+    if full.windows(3).any(|window| window == b"/..") {
+        let whole = Path::new(OsStr::from_bytes(&full));
+        let parent = std::fs::canonicalize(whole.parent()?).ok()?;
+        full = parent.join(whole.file_name()?).into_os_string().into_vec();
+    }
+    Some(full)
+}
+
+fn attempt(dirfd: c_int, path: &CStr, flags: c_int, mode: mode_t, wish: Wish) -> Option<c_int> {
+    let full = concerns(dirfd, path)?;
+    let shown = full.escape_ascii();
+    if has_layout(&full) {
+        count(&COUNTS.left);
+        report::note(format_args!("{shown}: left alone: its directory has a layout of its own"));
+        return None;
+    }
+    let exclusive = (flags & !libc::O_TRUNC) | libc::O_CREAT | libc::O_EXCL;
+    let fd = real::openat(dirfd, path.as_ptr(), exclusive | DELAY, mode | WRITABLE);
+    // It exists, or cannot be: the program hears it from the function it called.
+    if fd < 0 {
+        count(&COUNTS.left);
+        return None;
+    }
+    if let Some(asked) = decide(&full, wish) {
+        match set(fd, &asked) {
+            Ok(()) => {
+                count(&COUNTS.placed);
+                report::note(format_args!("{shown}: {}", described(&asked)));
+            }
+            Err(None) => PLAIN.store(true, Ordering::Relaxed),
+            Err(Some(why)) => {
+                count(&COUNTS.refused);
+                report::trouble(format_args!("{shown}: the layout was not set: {why}"));
+            }
+        }
+    }
+    // SAFETY: a descriptor of ours; what was added for the sake of the layout is taken away again.
+    unsafe {
+        libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_ASYNC);
+        if mode & WRITABLE == 0 {
+            let mut stat = std::mem::zeroed::<libc::stat>();
+            if libc::fstat(fd, &raw mut stat) == 0 {
+                libc::fchmod(fd, stat.st_mode & 0o7777 & !WRITABLE);
+            }
+        }
+    }
+    Some(fd)
+}
+
+/// Whether somebody gave the directory of a path a layout.
+fn has_layout(full: &[u8]) -> bool {
+    let Some(parent) = Path::new(OsStr::from_bytes(full)).parent() else { return false };
+    let (Ok(parent), Ok(name)) = (CString::new(parent.as_os_str().as_bytes()), CString::new(ATTRIBUTE))
+    else {
+        return false;
+    };
+    // SAFETY: both texts end with a zero; nothing is written to a buffer of no length.
+    unsafe { libc::getxattr(parent.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
+/// Sets a layout and looks whether it has taken; `None` where there are none.
+fn set(fd: c_int, asked: &Lov) -> Result<(), Option<String>> {
+    let name = CString::new(ATTRIBUTE).map_err(|_| None)?;
+    let bytes = asked.encode();
+    // SAFETY: name and buffer are ours and as long as said.
+    let done = unsafe { libc::fsetxattr(fd, name.as_ptr(), bytes.as_ptr().cast(), bytes.len(), 0) };
+    if done < 0 {
+        let error = Error::last_os_error();
+        return match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP) => Err(None),
+            Some(libc::EPERM | libc::EACCES) => Err(Some(format!("{error}: ask who runs the file system"))),
+            Some(libc::EREMOTEIO) => Err(Some(format!("{error}: a target is not active: exclude it"))),
+            _ => Err(Some(error.to_string())),
+        };
+    }
+    // Some kernels answer that all is well and do nothing.
+    let mut found = vec![0_u8; LONGEST];
+    // SAFETY: as above.
+    let length = unsafe { libc::fgetxattr(fd, name.as_ptr(), found.as_mut_ptr().cast(), found.len()) };
+    if length < 0 {
+        let error = Error::last_os_error();
+        return Err(Some(match error.raw_os_error() {
+            Some(libc::ENODATA) => "it was accepted and silently not set".to_owned(),
+            _ => format!("it cannot be read back: {error}"),
+        }));
+    }
+    match Lov::parse(&found[..length as usize]) {
+        Ok(found) => match asked.unlike(&found) {
+            None => Ok(()),
+            Some(what) => Err(Some(format!("it was accepted, but the file has {what}"))),
+        },
+        Err(why) => Err(Some(format!("it cannot be read back: {why}"))),
+    }
+}
+
+fn described(lov: &Lov) -> String {
+    match lov {
+        Lov::Plain(plain) => {
+            let targets: Vec<u32> = plain.objects.iter().map(|object| object.target).collect();
+            format!("{} × {} bytes on {targets:?}", plain.count, plain.size)
+        }
+        Lov::Composite(composite) => {
+            let counts: Vec<u16> = composite.entries.iter().map(|entry| entry.plain.count).collect();
+            format!("growing over {counts:?} targets")
+        }
+    }
+}

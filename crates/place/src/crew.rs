@@ -1,0 +1,73 @@
+//! Which of how many processes this is, and where the others run.
+
+use std::sync::OnceLock;
+
+/// Variables in which launchers say a process's rank and their number.
+const LAUNCHERS: [(&str, &str); 4] = [
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMIX_RANK", "PMIX_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+];
+
+/// The processes of a job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Crew {
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    /// The client of each rank as the topology numbers them, as far as known.
+    pub(crate) clients: Vec<Option<u32>>,
+}
+
+static MPI: OnceLock<Crew> = OnceLock::new();
+
+/// MPI has said who we are, which is better than what a launcher says.
+#[cfg(not(feature = "wrap"))]
+pub(crate) fn met(crew: Crew) {
+    let _ = MPI.set(crew);
+}
+
+/// Who we are: from MPI, from the launcher, or nobody knows.
+pub(crate) fn crew() -> Option<&'static Crew> {
+    static LAUNCHED: OnceLock<Option<Crew>> = OnceLock::new();
+    MPI.get().or_else(|| LAUNCHED.get_or_init(|| launched(|name| std::env::var(name).ok())).as_ref())
+}
+
+fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<Crew> {
+    let number = |name| variable(name)?.parse::<u32>().ok();
+    LAUNCHERS.iter().find_map(|(rank, size)| {
+        let (rank, size) = (number(rank)?, number(size)?);
+        // More than that is no job, and nothing to make a table for.
+        (rank < size && size <= 1 << 24).then(|| Crew { rank, size, clients: vec![None; size as usize] })
+    })
+}
+
+/// The name of this node, without its domain.
+pub(crate) fn host() -> String {
+    let mut name = [0_u8; 256];
+    // SAFETY: the buffer is as long as said; one byte stays zero.
+    unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+    let whole = String::from_utf8_lossy(&name[..end]).into_owned();
+    whole.split('.').next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launchers_say_who_we_are() {
+        let from = |pairs: &[(&str, &str)]| {
+            let find =
+                |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+            launched(find).map(|crew| (crew.rank, crew.size))
+        };
+        assert_eq!(from(&[("PMI_RANK", "3"), ("PMI_SIZE", "4")]), Some((3, 4)));
+        assert_eq!(from(&[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")]), Some((0, 2)));
+        assert_eq!(from(&[("SLURM_PROCID", "1")]), None);
+        assert_eq!(from(&[("PMI_RANK", "4"), ("PMI_SIZE", "4")]), None);
+        assert_eq!(from(&[("PMI_RANK", "x"), ("PMI_SIZE", "4")]), None);
+        assert_eq!(from(&[]), None);
+    }
+}

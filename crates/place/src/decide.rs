@@ -1,0 +1,268 @@
+//! The layout of the next file.
+
+use crate::crew::{self, Crew};
+use crate::report;
+use crate::setting::{self, Ready};
+use forebay_policy::place::lov::Lov;
+use forebay_policy::place::{Job, Ledger, Note, Pattern, Shape, Stripes, Writer, place};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+/// Up to so many processes plan each of their files for all of them; more do so once, and move on from there.
+const PLANNED_AGAIN: u32 = 256;
+/// How often, and how long each time, a thread waits for another that decides.
+const PATIENCE: u32 = 10_000;
+const A_WHILE: Duration = Duration::from_micros(100);
+/// Sizes of groups that are told apart.
+const GROUPS: usize = 64;
+/// Patterns of names of which the last file is remembered.
+const REMEMBERED: usize = 1024;
+
+/// What is known of a file that is about to be created.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Wish {
+    /// How many write it.
+    pub(crate) writers: u32,
+    pub(crate) bytes: Option<u64>,
+    pub(crate) stripe_count: Option<u32>,
+    pub(crate) stripe_size: Option<u64>,
+}
+
+/// What this process has planned so far.
+struct Decider {
+    ready: &'static Ready,
+    /// Files of one's own: the same in all ranks, as long as they create the same files.
+    ledger: Ledger,
+    /// Shared files, by the number of their writers: the same in all ranks that create one for their group.
+    together: HashMap<u32, Ledger>,
+    /// Turns that are in the first ledger, for processes without a rank.
+    taken: u64,
+    /// The targets of all ranks, if they are too many to plan again.
+    wave: Vec<u32>,
+    files: usize,
+    /// The last file of each pattern of names.
+    earlier: HashMap<Vec<u8>, Vec<u8>>,
+}
+
+static DECIDER: OnceLock<Option<Mutex<Decider>>> = OnceLock::new();
+
+/// The layout of the next file, or `None` for the file system's own. Threads wait for each other, but not for ever: one that
+/// decided when the process divided is not there in the child.
+pub(crate) fn decide(path: &[u8], wish: Wish) -> Option<Lov> {
+    let decider = DECIDER.get_or_init(|| {
+        let ready = setting::ready()?;
+        Some(Mutex::new(Decider {
+            ready,
+            ledger: fresh(ready),
+            together: HashMap::new(),
+            taken: 0,
+            wave: Vec::new(),
+            files: 0,
+            earlier: HashMap::new(),
+        }))
+    });
+    let decider = decider.as_ref()?;
+    let locked = (0..PATIENCE).find_map(|_| {
+        decider.try_lock().ok().or_else(|| {
+            std::thread::sleep(A_WHILE);
+            None
+        })
+    });
+    let Some(mut decider) = locked else {
+        report::trouble(format_args!(
+            "{}: usual layout: another thread decides for ever",
+            path.escape_ascii()
+        ));
+        return None;
+    };
+    decider.decide(path, wish)
+}
+
+fn fresh(ready: &Ready) -> Ledger {
+    Ledger::new(ready.topology.clone(), ready.setting.weights, ready.setting.job)
+}
+
+impl Decider {
+    fn decide(&mut self, path: &[u8], mut wish: Wish) -> Option<Lov> {
+        if wish.writers > 1 && wish.bytes.is_none() {
+            wish.bytes = self.earlier_size(path);
+            if let Some(bytes) = wish.bytes {
+                report::note(format_args!("{}: {bytes} bytes, as the file before", path.escape_ascii()));
+            }
+        }
+        let planned = match wish.writers {
+            0 | 1 if wish.stripe_count.unwrap_or(1) <= 1 => self.own(wish),
+            _ => self.shared(wish),
+        };
+        self.files += 1;
+        let (shape, notes) = match planned {
+            Ok(planned) => planned,
+            Err(trouble) => {
+                report::trouble(format_args!("{}: usual layout: {trouble}", path.escape_ascii()));
+                return None;
+            }
+        };
+        for note in notes {
+            report::note(format_args!("{}: {note}", path.escape_ascii()));
+        }
+        self.encode(&shape)
+    }
+
+    /// A file of one's own: that of this rank when all ranks create one, or of whoever's turn it is.
+    fn own(&mut self, wish: Wish) -> Result<(Shape, Vec<Note>), String> {
+        let limits = self.ready.setting.limits;
+        let crew = crew::crew();
+        let (writers, mine): (Vec<Writer>, usize) = match crew {
+            Some(crew) => (writers(crew, wish.bytes), crew.rank as usize),
+            None => {
+                let client = self.ready.topology.client(&crew::host());
+                (vec![Writer { client, bytes: wish.bytes }], 0)
+            }
+        };
+        let job = Job {
+            writers: &writers,
+            pattern: Pattern::PerProcess,
+            file_size: None,
+            stripe_count: None,
+            stripe_size: wish.stripe_size,
+            limits: &limits,
+        };
+        let shape = match crew {
+            Some(crew) if crew.size > PLANNED_AGAIN => return self.moved_on(&job, crew),
+            Some(_) => {
+                &place(&mut self.ledger, &job).map_err(|trouble| trouble.to_string())?.files[mine].shape
+            }
+            None => &self.in_turn(&job)?,
+        };
+        Ok((shape.clone(), Vec::new()))
+    }
+
+    /// Without a rank: processes of this machine take turns, and each does what those before it did.
+    fn in_turn(&mut self, job: &Job<'_>) -> Result<Shape, String> {
+        let turn = match &self.ready.setting.turns {
+            Some(path) => next_turn(path).map_err(|error| format!("cannot take a turn: {error}"))?,
+            None => self.files as u64,
+        };
+        // After as many turns as there are targets all begins anew, so that nobody has a long past to catch up with.
+        let round = self.ready.topology.description().targets.len() as u64;
+        if turn < self.taken || turn / round != self.taken / round {
+            self.ledger = fresh(self.ready);
+            self.taken = turn - turn % round;
+        }
+        while self.taken < turn {
+            place(&mut self.ledger, job).map_err(|trouble| trouble.to_string())?;
+            self.taken += 1;
+        }
+        self.taken += 1;
+        let plan = place(&mut self.ledger, job).map_err(|trouble| trouble.to_string())?;
+        Ok(plan.files[0].shape.clone())
+    }
+
+    /// Many ranks: the first files are planned for all, later ones go where the next rank's first one is.
+    fn moved_on(&mut self, job: &Job<'_>, crew: &Crew) -> Result<(Shape, Vec<Note>), String> {
+        let size = job.stripe_size.unwrap_or(job.limits.usual);
+        if self.wave.is_empty() {
+            let plan = place(&mut self.ledger, job).map_err(|trouble| trouble.to_string())?;
+            let first = |shape: &Shape| match shape {
+                Shape::Striped(stripes) => stripes.targets[0],
+                _ => unreachable!("one writer's file is striped"),
+            };
+            self.wave = plan.files.iter().map(|file| first(&file.shape)).collect();
+        }
+        let rank = crew.rank as usize;
+        let target = self.wave[(rank + self.files) % self.wave.len()];
+        let reached = self.ready.topology.reaches(crew.clients[rank], target as usize);
+        let target = if reached { target } else { self.wave[rank] };
+        Ok((Shape::Striped(Stripes { targets: vec![target], size }), Vec::new()))
+    }
+
+    /// A shared file: one of as many as there are groups of its size among all ranks.
+    fn shared(&mut self, wish: Wish) -> Result<(Shape, Vec<Note>), String> {
+        let limits = self.ready.setting.limits;
+        let count = wish.writers.max(1);
+        let alone = Crew { rank: 0, size: count, clients: vec![None; count as usize] };
+        let crew = crew::crew().filter(|crew| crew.size >= count).unwrap_or(&alone);
+        let writers = writers(crew, None);
+        let job = Job {
+            writers: &writers,
+            pattern: Pattern::Grouped(count),
+            file_size: wish.bytes,
+            stripe_count: wish.stripe_count,
+            stripe_size: wish.stripe_size,
+            limits: &limits,
+        };
+        if self.together.len() >= GROUPS {
+            self.together.clear();
+        }
+        let ledger = self.together.entry(count).or_insert_with(|| fresh(self.ready));
+        let mut plan = place(ledger, &job).map_err(|trouble| trouble.to_string())?;
+        let group = (crew.rank / count) as usize;
+        Ok((plan.files.swap_remove(group).shape, plan.notes))
+    }
+
+    /// How large the last file was whose name differs in digits only.
+    fn earlier_size(&mut self, path: &[u8]) -> Option<u64> {
+        let pattern: Vec<u8> =
+            path.iter().map(|&byte| if byte.is_ascii_digit() { b'#' } else { byte }).collect();
+        if self.earlier.len() >= REMEMBERED {
+            self.earlier.clear();
+        }
+        let before = self.earlier.insert(pattern, path.to_vec())?;
+        let size = std::fs::metadata(OsString::from_vec(before)).ok()?.len();
+        (size > 0).then_some(size)
+    }
+
+    fn encode(&self, shape: &Shape) -> Option<Lov> {
+        let targets = &self.ready.topology.description().targets;
+        let numbers = |stripes: &Stripes| -> Vec<u32> {
+            stripes.targets.iter().map(|&target| targets[target as usize].index).collect()
+        };
+        let size = |stripes: &Stripes| u32::try_from(stripes.size).unwrap_or(!0xffff);
+        match shape {
+            Shape::Striped(stripes) => Some(Lov::specific(&numbers(stripes), size(stripes))),
+            Shape::Progressive(parts) => {
+                let part = |part: &forebay_policy::place::Component| {
+                    (part.end, numbers(&part.stripes), size(&part.stripes))
+                };
+                Some(Lov::growing(&parts.iter().map(part).collect::<Vec<_>>()))
+            }
+            Shape::Usual => None,
+        }
+    }
+}
+
+fn writers(crew: &Crew, bytes: Option<u64>) -> Vec<Writer> {
+    crew.clients.iter().map(|&client| Writer { client, bytes }).collect()
+}
+
+/// The next turn: a number in a file, under a lock that the kernel takes back from whoever dies.
+fn next_turn(path: &[u8]) -> std::io::Result<u64> {
+    let mut file = std::fs::OpenOptions::new().read(true).write(true).open(setting::path(path))?;
+    file.lock()?;
+    let mut number = [0; 8];
+    let read = file.read(&mut number)?;
+    let turn = if read == 8 { u64::from_ne_bytes(number) } else { 0 };
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(&(turn + 1).to_ne_bytes())?;
+    Ok(turn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_follow_each_other() {
+        let dir = std::env::temp_dir().join(format!("forebay-turns-{}", std::process::id()));
+        std::fs::write(&dir, []).expect("a file");
+        let path = dir.as_os_str().as_encoded_bytes().to_vec();
+        let turns: Vec<u64> = (0..3).map(|_| next_turn(&path).expect("a turn")).collect();
+        assert_eq!(turns, [0, 1, 2]);
+        std::fs::remove_file(&dir).expect("it is there");
+        assert!(next_turn(&path).is_err());
+    }
+}

@@ -1,0 +1,262 @@
+//! MPI: who we are, and shared files that rank 0 creates before anybody opens them.
+//!
+//! Handles are passed on as they come: MPICH's are numbers, Open MPI's are addresses. The few that are needed besides
+//! are known for MPICH and its relatives, and looked up for Open MPI.
+
+use crate::create::{concerns, create};
+use crate::crew::{self, Crew};
+use crate::decide::Wish;
+use crate::real::{Real, anywhere};
+use crate::setting;
+use libc::{c_char, c_int, c_void};
+use std::ffi::{CStr, CString};
+
+/// A communicator, an info object or a type.
+type Handle = usize;
+
+const SUCCESS: c_int = 0;
+const FAILED: c_int = 16;
+const MODE_CREATE: c_int = 1;
+const MODE_RDONLY: c_int = 2;
+const MODE_EXCL: c_int = 64;
+/// Bytes of a node's name that are told to the others.
+const NAME: usize = 64;
+
+macro_rules! call {
+    ($name:literal($($type:ty),*), $($argument:expr),*) => {{
+        static REAL: Real = Real::new(concat!($name, "\0"));
+        REAL.address().map_or(FAILED, |real| {
+            // SAFETY: MPI's function of this name has this signature.
+            unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(real)($($argument),*) }
+        })
+    }};
+}
+
+/// The world, the null info object, the types of characters and integers.
+fn constant(open_mpi: &'static str, mpich: Handle) -> Handle {
+    match anywhere("ompi_mpi_comm_world\0") {
+        Some(_) => anywhere(open_mpi).map_or(0, |address| address as Handle),
+        None => mpich,
+    }
+}
+
+fn world() -> Handle {
+    constant("ompi_mpi_comm_world\0", 0x4400_0000)
+}
+
+fn rank_and_size(comm: Handle) -> Option<(c_int, c_int)> {
+    let (mut rank, mut size) = (0, 0);
+    let found = call!("PMPI_Comm_rank"(Handle, *mut c_int), comm, &raw mut rank) == SUCCESS
+        && call!("PMPI_Comm_size"(Handle, *mut c_int), comm, &raw mut size) == SUCCESS;
+    found.then_some((rank, size))
+}
+
+/// All ranks tell each other where they run.
+fn meet() {
+    let Some((rank, size)) = rank_and_size(world()).filter(|(_, size)| *size > 0) else { return };
+    let mut mine = [0_u8; NAME];
+    let host = crew::host();
+    let length = host.len().min(NAME);
+    mine[..length].copy_from_slice(&host.as_bytes()[..length]);
+    let mut all = vec![0_u8; NAME * size as usize];
+    let kind = constant("ompi_mpi_char\0", 0x4c00_0101);
+    let told = call!(
+        "PMPI_Allgather"(*const u8, c_int, Handle, *mut u8, c_int, Handle, Handle),
+        mine.as_ptr(),
+        NAME as c_int,
+        kind,
+        all.as_mut_ptr(),
+        NAME as c_int,
+        kind,
+        world()
+    );
+    let topology = setting::ready().map(|ready| &ready.topology);
+    let client = |name: &[u8]| {
+        let end = name.iter().position(|&byte| byte == 0).unwrap_or(NAME);
+        topology?.client(std::str::from_utf8(&name[..end]).ok()?)
+    };
+    let clients = match told {
+        SUCCESS => all.chunks(NAME).map(client).collect(),
+        _ => vec![None; size as usize],
+    };
+    crew::met(Crew { rank: rank as u32, size: size as u32, clients });
+}
+
+/// MPI is set up: everybody meets.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn MPI_Init(argc: *mut c_int, argv: *mut c_void) -> c_int {
+    let done = call!("MPI_Init"(*mut c_int, *mut c_void), argc, argv);
+    if done == SUCCESS {
+        let _ = std::panic::catch_unwind(meet);
+    }
+    done
+}
+
+/// MPI is set up with threads: everybody meets.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn MPI_Init_thread(
+    argc: *mut c_int,
+    argv: *mut c_void,
+    required: c_int,
+    provided: *mut c_int,
+) -> c_int {
+    let done = call!(
+        "MPI_Init_thread"(*mut c_int, *mut c_void, c_int, *mut c_int),
+        argc,
+        argv,
+        required,
+        provided
+    );
+    if done == SUCCESS {
+        let _ = std::panic::catch_unwind(meet);
+    }
+    done
+}
+
+/// What an info object says about a file.
+fn wish(info: Handle, writers: c_int) -> Wish {
+    let mut wish = Wish { writers: writers.max(1) as u32, ..Wish::default() };
+    let null = constant("ompi_mpi_info_null\0", 0x1c00_0000);
+    // A handle of MPICH is an int; what stands above it in a register means nothing.
+    let is_null = if null == 0x1c00_0000 { info as u32 == null as u32 } else { info == null || info == 0 };
+    if is_null {
+        return wish;
+    }
+    wish.bytes = number(info, c"file_size").or_else(|| number(info, c"fileSize"));
+    wish.stripe_count = number(info, c"striping_factor").and_then(|count| u32::try_from(count).ok());
+    wish.stripe_size = number(info, c"striping_unit");
+    if let Some(writers) = number(info, c"writers_per_file").and_then(|count| u32::try_from(count).ok()) {
+        wish.writers = writers;
+    }
+    wish
+}
+
+fn number(info: Handle, key: &CStr) -> Option<u64> {
+    let (mut text, mut flag) = ([0_u8; 64], 0);
+    let got = call!(
+        "PMPI_Info_get"(Handle, *const c_char, c_int, *mut u8, *mut c_int),
+        info,
+        key.as_ptr(),
+        63,
+        text.as_mut_ptr(),
+        &raw mut flag
+    );
+    let text = CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?;
+    (got == SUCCESS && flag != 0).then(|| text.trim().parse().ok()).flatten().filter(|&number| number > 0)
+}
+
+/// A file's name without what ROMIO would have it handled by.
+fn plain(name: &CStr) -> CString {
+    let bytes = name.to_bytes();
+    let kind = bytes.iter().position(|&byte| byte == b':').filter(|&at| !bytes[..at].contains(&b'/'));
+    CString::new(&bytes[kind.map_or(0, |at| at + 1)..]).unwrap_or_default()
+}
+
+/// Rank 0 creates the file, and the others wait for it; tells with which mode all of them go on.
+fn first(comm: Handle, name: &CStr, mode: c_int, info: Handle) -> c_int {
+    if mode & MODE_CREATE == 0 {
+        return mode;
+    }
+    let Some((rank, size)) = rank_and_size(comm) else { return mode };
+    let mut made: c_int = 0;
+    if rank == 0 {
+        let name = plain(name);
+        let flags = libc::O_CREAT | libc::O_CLOEXEC | if mode & MODE_RDONLY == 0 { libc::O_RDWR } else { 0 };
+        if concerns(libc::AT_FDCWD, &name).is_some()
+            && let Some(fd) = create(libc::AT_FDCWD, name.as_ptr(), flags, 0o666, wish(info, size))
+        {
+            // SAFETY: a descriptor of ours, used by nobody else.
+            unsafe { libc::close(fd) };
+            made = 1;
+        }
+    }
+    // Also where nothing was created: who was refused the setting must not leave the others waiting.
+    if size > 1 {
+        let kind = constant("ompi_mpi_int\0", 0x4c00_0405);
+        let _ =
+            call!("PMPI_Bcast"(*mut c_int, c_int, Handle, c_int, Handle), &raw mut made, 1, kind, 0, comm);
+    }
+    if made == 1 { mode & !MODE_EXCL } else { mode }
+}
+
+/// A file is opened by all of a communicator: rank 0 creates it first.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn MPI_File_open(
+    comm: Handle,
+    name: *const c_char,
+    mode: c_int,
+    info: Handle,
+    file: *mut c_void,
+) -> c_int {
+    let go_on = std::panic::catch_unwind(|| {
+        // SAFETY: a text that ends with a zero, as MPI demands.
+        if name.is_null() { mode } else { first(comm, unsafe { CStr::from_ptr(name) }, mode, info) }
+    });
+    let mode = go_on.unwrap_or(mode);
+    call!(
+        "MPI_File_open"(Handle, *const c_char, c_int, Handle, *mut c_void),
+        comm,
+        name,
+        mode,
+        info,
+        file
+    )
+}
+
+/// Fortran's numbers as handles.
+fn handle(convert: Option<*mut c_void>, number: c_int) -> Handle {
+    match convert {
+        // SAFETY: MPI's functions of these names take a number and give a handle.
+        Some(real) => unsafe {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> Handle>(real)(number)
+        },
+        None => number as Handle,
+    }
+}
+
+type FortranOpen = unsafe extern "C" fn(
+    *const c_int,
+    *const c_char,
+    *const c_int,
+    *const c_int,
+    *mut c_int,
+    *mut c_int,
+    usize,
+);
+
+macro_rules! fortran {
+    ($($name:ident)*) => {$(
+        /// The same from Fortran, whose library may not go through the function of C.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        unsafe extern "C" fn $name(
+            comm: *const c_int,
+            name: *const c_char,
+            mode: *const c_int,
+            info: *const c_int,
+            file: *mut c_int,
+            error: *mut c_int,
+            length: usize,
+        ) {
+            static REAL: Real = Real::new(concat!(stringify!($name), "\0"));
+            let Some(real) = REAL.address() else { return };
+            let go_on = std::panic::catch_unwind(|| {
+                // SAFETY: Fortran passes the addresses of its arguments, and the length of its text.
+                unsafe {
+                    let bytes = std::slice::from_raw_parts(name.cast::<u8>(), length);
+                    let end = bytes.iter().rposition(|&byte| byte != b' ').map_or(0, |last| last + 1);
+                    let name = CString::new(&bytes[..end]).unwrap_or_default();
+                    let comm = handle(anywhere("ompi_mpi_comm_world\0").and(anywhere("PMPI_Comm_f2c\0")), *comm);
+                    let info = handle(anywhere("ompi_mpi_comm_world\0").and(anywhere("PMPI_Info_f2c\0")), *info);
+                    first(comm, &name, *mode, info)
+                }
+            });
+            // SAFETY: as above; the subroutine of this name has this signature.
+            unsafe {
+                let mode = go_on.unwrap_or(*mode);
+                std::mem::transmute::<*mut c_void, FortranOpen>(real)(comm, name, &raw const mode, info, file, error, length);
+            }
+        }
+    )*};
+}
+
+fortran! { mpi_file_open_ mpi_file_open_f08_ }

@@ -1,0 +1,95 @@
+//! Bytes behind of files whose names another server has.
+//!
+//! Where such a file is behind is asked whenever that is needed, of the server that knows. Several servers may write to
+//! it there, each its own stripes: so it is known by its serial number, and not by its length and time.
+
+use super::read::Part;
+use super::{changed_behind, gone_behind};
+use crate::service::Service;
+use crate::several::nonsense;
+use forebay_backend::Object;
+use forebay_model::{Error, ErrorKind, FileId, Result, Span};
+use forebay_store::Piece;
+use forebay_wire::{PeerReply, PeerRequest, Place};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a read starts again because the file was moved or cut meanwhile, and after how long.
+const TRIES: u32 = 8;
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Service {
+    /// Where a file of ours is behind.
+    pub(crate) fn place_behind(&self, file: FileId) -> Result<Option<Place>> {
+        let Some(union) = &self.union else { return Ok(None) };
+        let _still = union.still();
+        let Some(record) = union.record(file)? else { return Ok(None) };
+        Ok(union.path(file)?.map(|path| Place { path, serial: record.version.serial }))
+    }
+
+    /// Where a file is behind, whoever has its name.
+    pub(crate) async fn whereabouts(&self, file: FileId) -> Result<Option<Place>> {
+        let authority = self.members.members().authority(file);
+        if authority == self.config.server {
+            return self.place_behind(file);
+        }
+        match self.ask(authority, PeerRequest::Behind { file }).await? {
+            PeerReply::Behind { place } => Ok(place),
+            other => Err(nonsense(&other)),
+        }
+    }
+
+    /// Reads a file of another server of which something is behind.
+    pub(super) async fn read_afar(
+        self: &Arc<Service>,
+        file: FileId,
+        offset: u64,
+        len: u32,
+    ) -> Result<Vec<Part>> {
+        for _ in 0..TRIES {
+            let place = self.whereabouts(file).await?.ok_or_else(|| gone_behind(file))?;
+            let service = self.clone();
+            let read = tokio::task::spawn_blocking(move || service.read_at_place(file, offset, len, &place));
+            let failed = |_| Err(Error::new(ErrorKind::Io, "the server failed while it read from behind"));
+            if let Some(parts) = read.await.unwrap_or_else(failed)? {
+                return Ok(parts);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        Err(changed_behind(file))
+    }
+
+    fn read_at_place(&self, file: FileId, offset: u64, len: u32, place: &Place) -> Result<Option<Vec<Part>>> {
+        let Some(union) = &self.union else { return Err(gone_behind(file)) };
+        let pieces = self.store.data().read(file, offset, len)?;
+        let object = match union.ask(|backend| backend.open(&place.path)) {
+            Ok(object) => object,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        fetch(&*object, place.serial, pieces)
+    }
+}
+
+/// All parts, or nothing if this is another file.
+fn fetch(object: &dyn Object, serial: u64, pieces: Vec<Piece>) -> Result<Option<Vec<Part>>> {
+    if object.version()?.serial != serial {
+        return Ok(None);
+    }
+    let mut parts = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        parts.push(match piece {
+            Piece::Behind(Span { start, end }) => {
+                let mut bytes = vec![0; (end - start) as usize];
+                if object.read_at(start, &mut bytes)? != bytes.len() {
+                    return Ok(None);
+                }
+                Part::There(bytes)
+            }
+            here => Part::Here(here),
+        });
+    }
+    Ok(Some(parts))
+}
