@@ -30,9 +30,10 @@ pub(crate) async fn serve(
     caller: &Caller,
     request: &Request,
 ) -> Answer {
-    if !(service.config.shared_memory && caller.local && caller.privileged) {
-        let text =
-            "shared memory is for programs of the service's own user on its machine, where it is switched on";
+    // What is written without asking would pass a modelled device by.
+    let modelled = service.turns.rules().device.is_some();
+    if !(service.config.shared_memory && caller.local && caller.privileged) || modelled {
+        let text = "shared memory is for programs of the service's own user on its machine, if it is on";
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     service.demand_joined()?;
@@ -40,9 +41,7 @@ pub(crate) async fn serve(
     let (price, bytes) = match *request {
         Request::Slab { ring, least, .. } => {
             let len = service.store.data().next_slab(RingId(ring), least);
-            // Where a device is shared, no job gets more of it at once than others wait for.
-            let most = service.turns.rules().device.map_or(len, |_| service.turns.slice());
-            (service.turns.price(len.min(most)), len.min(most))
+            (service.turns.price(len), len)
         }
         _ => (service.turns.price(0), 0),
     };
