@@ -93,6 +93,7 @@ impl Plan {
         config.medium = self.medium;
         config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         config.backend = self.before.then(|| format!("dir:{}", behind(store).display()));
+        config.shared_memory = true;
         config.times.session = self.session;
         config.times.reservation = self.reservation;
         config.times.handshake = self.handshake;
