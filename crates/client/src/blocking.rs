@@ -5,6 +5,7 @@
 
 use crate::dir::Listing;
 use crate::file::OpenOptions;
+use crate::memory::Now;
 use crate::socket::here;
 use crate::{ById, ClientConfig};
 use forebay_model::{
@@ -159,6 +160,12 @@ impl File {
 
     /// See [`File::pwrite`](crate::File::pwrite).
     pub fn pwrite(&self, offset: u64, data: &[u8]) -> Result<()> {
+        if let Now::Done { ahead } = self.inner.write_now(offset, data) {
+            if ahead {
+                runtime()?.spawn(self.inner.prepare());
+            }
+            return Ok(());
+        }
         transfer(self.inner.is_narrow(offset, data.len()), self.inner.pwrite(offset, data))
     }
 

@@ -5,6 +5,7 @@ use crate::session::Session;
 use crate::transport::Pipe;
 use forebay_model::Result;
 use forebay_wire::{Channel, Request};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -25,6 +26,8 @@ pub(crate) struct Pool {
     idle: Mutex<Vec<Connection>>,
     /// Connections given up with something unanswered, of which the server does not know yet. No more than were in use.
     forsaken: Mutex<Vec<u64>>,
+    /// How many these are, for those who may not wait for a lock.
+    doubts: AtomicUsize,
 }
 
 /// A connection on which something may be unanswered: dropped, it is given up.
@@ -51,7 +54,12 @@ pub(crate) struct Lease<'a> {
 
 impl Pool {
     pub(crate) fn new(connections: usize) -> Pool {
-        Pool { slots: Semaphore::new(connections), idle: Mutex::default(), forsaken: Mutex::default() }
+        Pool {
+            slots: Semaphore::new(connections),
+            idle: Mutex::default(),
+            forsaken: Mutex::default(),
+            doubts: AtomicUsize::new(0),
+        }
     }
 
     /// Waits until a connection may be lent.
@@ -65,6 +73,12 @@ impl Pool {
         if !forsaken.contains(&number) {
             forsaken.push(number);
         }
+        self.doubts.store(forsaken.len(), Ordering::SeqCst);
+    }
+
+    /// Whether something that was given up may still happen.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.doubts.load(Ordering::SeqCst) != 0
     }
 
     /// A connection that the server does not yet know to be given up.
@@ -74,7 +88,9 @@ impl Pool {
 
     /// The server knows.
     pub(crate) fn told(&self, number: u64) {
-        self.lock_forsaken().retain(|other| *other != number);
+        let mut forsaken = self.lock_forsaken();
+        forsaken.retain(|other| *other != number);
+        self.doubts.store(forsaken.len(), Ordering::SeqCst);
     }
 
     fn lock_forsaken(&self) -> MutexGuard<'_, Vec<u64>> {

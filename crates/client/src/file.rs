@@ -1,10 +1,12 @@
 //! Open files.
 
 use crate::flow::Target;
+use crate::memory::{Memory, Now};
 use crate::opens::{Held, done, unexpected};
 use crate::transfer::WIDE;
 use forebay_model::{Attr, Error, ErrorKind, FileId, Result};
 use forebay_wire::{Reply, Request, Token};
+use std::sync::Arc;
 
 /// How a file is opened. Without `read`, `write` or `append` it is opened for nothing, which is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,11 +72,15 @@ pub struct File {
     opened: Attr,
     label: String,
     append_only: bool,
+    /// Where all of it is on the server that opened it, and may be written to.
+    memory: Option<Arc<Memory>>,
 }
 
 impl File {
     pub(crate) fn new(held: Held, opened: Attr, label: String) -> File {
-        File { held, opened, label, append_only: false }
+        let near = held.spread().is_none() && held.token().access.write;
+        let memory = near.then(|| Memory::new(held.session().clone(), held.token(), held.who().clone()));
+        File { held, opened, label, append_only: false, memory: memory.map(Arc::new) }
     }
 
     pub(crate) fn known_as(self, label: String, append_only: bool) -> File {
@@ -129,11 +135,33 @@ impl File {
         if data.is_empty() {
             return Ok(());
         }
-        let written = match self.held.spread() {
-            None => self.held.session().write_at(self.target(), offset, data).await,
-            Some(spread) => Box::pin(spread.write_at(self.target(), offset, data)).await,
+        let (session, target) = (self.held.session(), self.target());
+        let written = match (&self.memory, self.held.spread()) {
+            (Some(memory), None) => Box::pin(session.write_near(memory, target, offset, data)).await,
+            (None, None) => session.write_at(target, offset, data).await,
+            (_, Some(spread)) => Box::pin(spread.write_at(target, offset, data)).await,
         };
         self.within("write", written)
+    }
+
+    /// Writes all of `data` at an offset without waiting for anybody, if that is possible: then it counts as if
+    /// [`File::pwrite`] had returned. Never blocks, and may be called from a signal handler.
+    #[must_use]
+    pub fn write_now(&self, offset: u64, data: &[u8]) -> Now {
+        match &self.memory {
+            Some(memory) if !self.append_only && !data.is_empty() => memory.write_now(offset, data),
+            _ => Now::Ask,
+        }
+    }
+
+    /// Gets what the next writes will need, while nobody waits for it.
+    pub fn prepare(&self) -> impl Future<Output = ()> + Send + use<> {
+        let memory = self.memory.clone();
+        async move {
+            if let Some(memory) = memory {
+                memory.prepare().await;
+            }
+        }
     }
 
     /// Writes all of `data` behind the last byte, in one piece whatever others append meanwhile, and says where

@@ -11,6 +11,7 @@
 //! session, opens         what outlives a connection         retry, reconnect, re-established files
 //! line                   the control connection             many calls at once
 //! transfer, flow, data   payload                            split, pipelined, straight from and to the caller
+//! memory, lane           payload on the server's machine   by rings and slabs, without asking; else as above
 //! handshake, transport   first words, frames of a stream
 //! socket                 bytes, and who waits for them where
 //! job, counts            who works, and what the processes of a run count together
@@ -21,8 +22,8 @@
 //! transfer was given up half-way is closed, never used again.
 //!
 //! **Deliberately absent**: caches of attributes or bytes (a write that returned is visible to every later read,
-//! anywhere), belief in remembered paths (a server checks them with every use), locks around files (disjoint writers
-//! share none), background writing, environment variables other than those that describe the job.
+//! anywhere), belief in remembered paths (a server checks them with every use), locks that writers
+//! of one file wait for, background writing, environment variables other than those that describe the job.
 
 #![forbid(unsafe_code)]
 
@@ -39,8 +40,10 @@ mod flow;
 mod handshake;
 mod job;
 mod join;
+mod lane;
 mod line;
 mod listing;
+mod memory;
 mod opens;
 mod path;
 mod prefixes;
@@ -62,6 +65,7 @@ pub use counts::{COUNTS_VARIABLE, Count, PAGE, RunCounts};
 pub use dir::{Listing, ReadDir};
 pub use file::{File, OpenOptions};
 pub use job::{job_from_environment, job_of_this_process};
+pub use memory::Now;
 
 // What its calls take and give, so that callers need not know the protocol.
 pub use forebay_wire::{Entry, IfExists, RenameMode, Token, XattrMode};

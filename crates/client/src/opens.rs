@@ -53,6 +53,11 @@ impl Opens {
         self.files.lock().expect("nothing panics while it holds the open files")
     }
 
+    /// Counts control connections: what was agreed on an earlier one has to be agreed anew.
+    pub(crate) fn life(&self) -> u64 {
+        self.lives.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }

@@ -40,6 +40,8 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Losses
         | Request::Drain(_)
         | Request::Abandon { .. }
+        | Request::Ring { .. }
+        | Request::Slab { .. }
         | Request::Read { .. } => true,
         Request::Create { if_exists, .. } => *if_exists != IfExists::Refuse,
         Request::SetXattr { mode, .. } => *mode == XattrMode::Any,

@@ -142,6 +142,7 @@ fn answers(members: &Members, request: &Request) -> Option<ServerId> {
         | Request::Extend { token, .. }
         | Request::Punch { token, .. }
         | Request::Sync { token }
+        | Request::Ring { token, .. }
         | Request::Write { token, .. }
         | Request::Read { token, .. } => Some(members.authority(token.file)),
         _ => None,

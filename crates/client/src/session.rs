@@ -6,6 +6,7 @@
 
 use crate::data::Pool;
 use crate::handshake::enter;
+use crate::lane::Lanes;
 use crate::line::{CallRef, Line};
 use crate::opens::Opens;
 use crate::retry::{Pauses, Trouble, may_pass, repeatable};
@@ -50,6 +51,7 @@ pub(crate) struct Session {
     connecting: tokio::sync::Mutex<()>,
     calls: Arc<Semaphore>,
     pub(crate) opens: Opens,
+    pub(crate) lanes: Lanes,
 }
 
 impl Session {
@@ -98,6 +100,7 @@ impl Session {
             line: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
             opens: Opens::default(),
+            lanes: Lanes::default(),
         }
     }
 

@@ -1,9 +1,11 @@
 //! Reading, writing, lengths.
 
+use crate::counts::Counted;
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::open::Open;
 use crate::place::{locate, ours};
 use crate::{engine, hook, mem};
+use forebay_client::Now;
 use libc::{c_char, c_int, c_void, iovec, off_t, size_t, ssize_t};
 use std::sync::atomic::Ordering;
 
@@ -61,7 +63,17 @@ fn write_how(open: &Open, at: At, from: &[u8], appends: bool) -> Outcome<usize> 
         return Ok(0);
     }
     let len = from.len() as u64;
-    let pwrite = |offset: u64| engine::run(|_| file.pwrite(offset, from));
+    let pwrite = |offset: u64| {
+        let counted = Counted::begin();
+        let Now::Done { ahead } = file.write_now(offset, from) else {
+            return engine::run(|_| file.pwrite(offset, from));
+        };
+        if let (true, Some(engine)) = (ahead, engine::started()) {
+            engine.spawn(file.prepare());
+        }
+        counted.end(&Ok(()));
+        Ok(())
+    };
     match at {
         // As on Linux, `pwrite` appends too where the file is open for that.
         _ if appends => {

@@ -12,7 +12,7 @@ use crate::kernel::ask;
 use crate::lock::Lock;
 use crate::place::ours;
 use crate::table::Held;
-use crate::{engine, hook};
+use crate::{engine, hook, mem};
 use forebay_model::FileId;
 use libc::{c_int, c_void, off_t, size_t};
 use rustix::fd::AsRawFd;
@@ -268,6 +268,7 @@ pub(crate) fn map(
 
 /// Some of the memory goes: what was changed there is written first.
 pub(crate) fn unmap(start: usize, len: usize) {
+    mem::changed();
     if COUNT.load(Ordering::Acquire) == 0 {
         return;
     }
@@ -372,6 +373,10 @@ hook::hooks! {
     fn [mmap, mmap64](address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t)
         -> *mut c_void, failing libc::MAP_FAILED => map(address, len, protection, flags, fd, offset);
     fn [munmap](start: *mut c_void, len: size_t) -> c_int => unmap_hook(start, len);
+    fn [mprotect](_start: *mut c_void, _len: size_t, _protection: c_int) -> c_int => {
+        mem::changed();
+        Err(Stop::Foreign)
+    };
     fn [msync](start: *mut c_void, len: size_t, flags: c_int) -> c_int => synchronise(start, len, flags);
     fn [mremap](old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, _new: *mut c_void)
         -> *mut c_void, failing libc::MAP_FAILED => remap(old, old_len, new_len, flags);

@@ -6,7 +6,8 @@
 use crate::errno::{Outcome, fail};
 use crate::kernel::system_call;
 use libc::{c_char, c_int, c_void};
-use std::sync::atomic::AtomicU32;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
 /// Longest path, the zero behind it included.
@@ -53,14 +54,36 @@ fn whole(start: usize, len: usize, advice: c_int, probe: fn(usize) -> bool) -> b
     }
 }
 
+/// Counts changes of what is mapped, as far as they pass by here.
+static CHANGES: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// What this thread asked about last, and after how many changes: programs write from the same buffer again and
+    /// again. 0 changes: nothing.
+    static LAST: Cell<(usize, usize, u64)> = const { Cell::new((0, 0, 0)) };
+}
+
+/// Something is mapped, unmapped or protected: what was there may be there no more.
+pub(crate) fn changed() {
+    CHANGES.fetch_add(1, Ordering::AcqRel);
+}
+
 /// Bytes of the application to be read.
 pub(crate) fn readable<'a>(start: *const c_void, len: usize) -> Outcome<&'a [u8]> {
     if len == 0 {
         return Ok(&[]);
     }
+    let asked = (start as usize, len, CHANGES.load(Ordering::Acquire));
+    if LAST.try_with(Cell::get) == Ok(asked) {
+        // SAFETY: all of it was there a moment ago; a program that took it away meanwhile, past the C library, has
+        // given us a pointer to nothing.
+        return Ok(unsafe { std::slice::from_raw_parts(start.cast(), len) });
+    }
     if len > isize::MAX as usize || !whole(start as usize, len, libc::MADV_POPULATE_READ, can_read) {
         return fail(libc::EFAULT);
     }
+    // A thread that ends asks every time.
+    let _ = LAST.try_with(|last| last.set(asked));
     // SAFETY: all of it is there; that nobody changes it meanwhile is the caller's promise in every such call.
     Ok(unsafe { std::slice::from_raw_parts(start.cast(), len) })
 }

@@ -139,6 +139,7 @@ impl Plan {
             config.drain.write = Bytes(64 << 10);
             config.drain.verify = Verify::ReadBack;
         }
+        config.shared_memory = true;
         config.times.session = self.session;
         config.times.reservation = self.reservation;
         config.times.handshake = self.handshake;

@@ -8,6 +8,7 @@ use crate::connection::{Connection, Waited};
 use crate::handle::{Class, class};
 use crate::jobs::Membership;
 use crate::link::gone;
+use crate::memory;
 use crate::service::{Caller, Service};
 use crate::several::{Handled, PEER_IN_FLIGHT, Stop, resolve};
 use crate::turns::Entry;
@@ -83,6 +84,15 @@ fn begin(
     let entry = match class {
         Class::Urgent | Class::Data => {
             return Ok(Some((id, Some(answer(service.handle(&caller, &request))))));
+        }
+        Class::Memory => {
+            *aside += 1;
+            let promise = Promise { id, answer: None, tell: tell.clone() };
+            let (service, job) = (service.clone(), connection.job.clone());
+            tokio::spawn(async move {
+                promise.keep(Some(memory::serve(&service, &job, &caller, &request).await));
+            });
+            return Ok(None);
         }
         Class::Peer | Class::Errand => None,
         _ if !service.serves() => {

@@ -31,6 +31,7 @@ mod jobs;
 mod key;
 mod link;
 mod members;
+mod memory;
 mod opens;
 mod pace;
 mod peer;

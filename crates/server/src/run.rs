@@ -7,7 +7,7 @@ use crate::members::Fixed;
 use crate::service::{Service, stopped};
 use crate::several::Joining;
 use crate::transport::{Listener, Vouch};
-use crate::{circle, connection, several};
+use crate::{circle, connection, memory, several};
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, Gid, Members, Result, Uid};
 use forebay_store::{Root, Store, StoreConfig};
@@ -300,6 +300,10 @@ async fn serve(
     Engine::start(service);
     let tidier = service.clone();
     tokio::task::spawn_blocking(move || tidy(&tidier));
+    if config.shared_memory {
+        let listener = service.clone();
+        tokio::task::spawn_blocking(move || memory::attend(&listener));
+    }
     let warmer = service.clone();
     tokio::task::spawn_blocking(move || warm(&warmer));
 

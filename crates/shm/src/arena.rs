@@ -105,6 +105,17 @@ impl Arena {
         Some(Ticket { start, len, generation: self.generation(), arena: self.number })
     }
 
+    /// Grants bytes again that an earlier process had granted to a writer who still lives, and never grants anything
+    /// in front of them. `None` where they pass the end. To be called when everything else was adopted.
+    #[must_use]
+    pub fn regrant(self: &Arc<Self>, start: u32, len: u32) -> Option<Grant> {
+        let end = start.checked_add(len).filter(|&end| end <= self.len() && len > 0)?;
+        let mut next = self.cursor();
+        *next = (*next).max(end);
+        let hold = self.hold.fetch_add(ONE_HOLDER, Ordering::AcqRel);
+        Some(Grant { arena: Arc::clone(self), start, len, generation: generation_of(hold) })
+    }
+
     /// Opens the bytes behind a ticket; `None` if its generation is over, or it is another arena's.
     #[must_use]
     pub fn view(self: &Arc<Self>, ticket: Ticket) -> Option<View> {
@@ -195,6 +206,32 @@ impl Grant {
     }
 }
 
+/// Bytes that belong to a writer in another process, which publishes them piece by piece. Holds their generation.
+pub struct Slab(Grant);
+
+impl Slab {
+    /// Gives granted bytes to another process: nobody here can fill them any more.
+    #[must_use]
+    pub fn new(grant: Grant) -> Slab {
+        Slab(grant)
+    }
+
+    /// Where in the arena.
+    #[must_use]
+    pub fn range(&self) -> Range<u32> {
+        self.0.start..self.0.start + self.0.len
+    }
+
+    /// The bytes that the other process says are complete; `None` where they are not the slab's.
+    #[must_use]
+    pub fn publish(&self, position: u32, len: u32) -> Option<Ticket> {
+        let Range { start, end } = self.range();
+        let inside = position >= start && position.checked_add(len).is_some_and(|last| last <= end);
+        let Grant { arena, generation, .. } = &self.0;
+        inside.then(|| Ticket { start: position, len, generation: *generation, arena: arena.number })
+    }
+}
+
 impl Drop for Grant {
     fn drop(&mut self) {
         self.arena.release();
@@ -227,6 +264,20 @@ impl Ticket {
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0
+    }
+
+    /// Whether another ticket's bytes begin where these end.
+    #[must_use]
+    pub fn is_followed_by(self, next: Ticket) -> bool {
+        let same = (self.arena, self.generation) == (next.arena, next.generation);
+        same && self.start + self.len == next.start
+    }
+
+    /// These bytes and those that follow.
+    #[must_use]
+    pub fn extended(self, next: Ticket) -> Ticket {
+        assert!(self.is_followed_by(next), "{next:?} does not follow {self:?}");
+        Ticket { len: self.len + next.len, ..self }
     }
 
     /// A part of these bytes.
@@ -315,6 +366,22 @@ mod tests {
         assert!(arena.adopt(u32::MAX, 2).is_none());
         assert_eq!(arena.adopt(20, 30).unwrap().len(), 30);
         assert_eq!(arena.grant(5).unwrap().start(), 50);
+    }
+
+    #[test]
+    fn a_slab_is_published_piece_by_piece_and_holds_the_generation() {
+        let arena = arena(100);
+        let slab = Slab::new(arena.grant(40).unwrap());
+        assert_eq!(slab.publish(8, 32).map(|ticket| (ticket.start(), ticket.len())), Some((8, 32)));
+        for (position, len) in [(8, 33), (41, 1), (u32::MAX, 2)] {
+            assert!(slab.publish(position, len).is_none(), "{position}+{len}");
+        }
+        assert!(!arena.reset());
+        drop(slab);
+        assert!(arena.reset());
+        let again = arena.regrant(30, 20).unwrap();
+        assert!(arena.regrant(90, 11).is_none() && arena.regrant(0, 0).is_none());
+        assert_eq!((again.start(), arena.grant(1).unwrap().start()), (30, 50));
     }
 
     #[test]

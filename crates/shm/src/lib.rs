@@ -5,14 +5,24 @@
 //! [`Arena::reset`] begins a new generation, and only when no grant and no view is left. [`Slots`] is a mapped
 //! array of fixed-size records.
 //!
-//! **Invariant**: bytes behind a ticket do not change while its generation lives; bytes behind a grant belong to
-//! its holder alone. The safe interface cannot break this within one process.
+//! Between processes: a [`Slab`] is a grant that another process fills through its own [`Window`] and publishes piece
+//! by piece, with a [`Commit`] for each in a ring ([`Writer`], [`Taker`]). A [`Bell`] wakes whoever takes them.
 //!
-//! **Deliberately absent**: what the bytes mean, where files come from, when anything is flushed.
+//! **Invariant**: bytes behind a ticket do not change while its generation lives; bytes behind a grant belong to
+//! its holder alone. The safe interface cannot break this within one process; another process can spoil what it was
+//! given, which checksums tell, and nothing else.
+//!
+//! **Deliberately absent**: what the bytes mean, whose they are, where files come from, when anything is flushed.
 
 mod arena;
+mod bell;
 mod map;
+mod ring;
 mod slots;
+mod window;
 
-pub use arena::{Arena, Grant, Ticket, View};
+pub use arena::{Arena, Grant, Slab, Ticket, View};
+pub use bell::{BELL_BYTES, Bell};
+pub use ring::{Commit, Filling, Found, Nonce, RECORD, RING_BYTES, RING_RECORDS, Taker, Writer};
 pub use slots::{SLOT, Slots};
+pub use window::Window;

@@ -5,6 +5,9 @@ use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
 
+/// Where a mapping can be divided.
+const PAGE: usize = 4096;
+
 /// A shared, writable mapping of the first `len` bytes of a file, unmapped when dropped.
 ///
 /// The file must be allocated in full: touching a hole of a full disk would end the process.
@@ -38,8 +41,15 @@ impl Map {
 
     /// Makes every page present and writable, without changing a byte.
     pub(crate) fn populate(&self) -> io::Result<()> {
+        self.populate_range(0, self.len)
+    }
+
+    /// The same for the pages of a range.
+    pub(crate) fn populate_range(&self, position: usize, len: usize) -> io::Result<()> {
+        let from = position & !(PAGE - 1);
+        let start = self.at(from, position - from + len);
         // SAFETY: the range is our own mapping, and this advice only does early what touching the pages would do.
-        unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxPopulateWrite)? };
+        unsafe { madvise(start.cast(), position - from + len, Advice::LinuxPopulateWrite)? };
         Ok(())
     }
 

@@ -272,8 +272,9 @@ pub(crate) fn remove_regions_dir(dir: &Path) -> Result<()> {
         discard(&elsewhere)?;
         return gone(std::fs::remove_file(&regions), &regions);
     }
-    // Not a mount point unless the store is in memory and we were root.
-    let _ = unmount(&regions, UnmountFlags::empty());
+    // Not a mount point unless the store is in memory and we were root. A client that still has a region mapped keeps
+    // its memory, and nobody waits for that.
+    let _ = unmount(&regions, UnmountFlags::DETACH);
     discard(&regions)
 }
 

@@ -1,6 +1,6 @@
 //! A whole store: regions, metadata and names in one directory.
 
-use crate::data::{Data, DirDisk, Geometry, NoRings, Recovery, Start};
+use crate::data::{Data, DirDisk, Geometry, NoRings, Recovery, Start, rings_cost};
 use crate::files::{self, Medium, bad};
 use crate::meta::{Batch, FjallKv, Kv};
 use crate::names::{Names, Root};
@@ -309,7 +309,7 @@ fn make_regions(dir: &Path, medium: Medium, superblock: &Superblock, kv: &FjallK
     let Geometry { regions, size, .. } = superblock.geometry;
     let one = u64::from(size) + superblock.geometry.log_len();
     // One more than there are: a region is made anew beside the old one.
-    let bytes = (u64::from(regions) + 1) * one;
+    let bytes = (u64::from(regions) + 1) * one + rings_cost();
     files::make_regions_dir(dir, medium, superblock.incarnation, bytes)?;
     let place = files::regions_dir(dir);
     let disk = DirDisk::new(place.clone(), files::is_in_memory(&place));

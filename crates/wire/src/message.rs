@@ -3,6 +3,7 @@
 use crate::drain::{DrainCall, DrainReport};
 use crate::lost::Losses;
 use crate::peer::{PeerReply, PeerRequest};
+use crate::rings::{RingGrant, SlabGrant};
 use crate::status::{Exchange, Sample, Sharing, Status};
 use forebay_model::{
     Access, Attr, Change, Error, FileId, FileKind, Identity, Layout, Name, RenameMode, ServerId, Special,
@@ -350,6 +351,22 @@ pub enum Request {
     Losses,
     /// What leaves for the back end.
     Drain(DrainCall),
+    /// Bind a ring in shared memory to an open file; for clients of the service's own user, on its machine.
+    Ring {
+        /// Which file; needs write access.
+        token: Token,
+        /// A ring that the client has already and does not use.
+        own: Option<u32>,
+    },
+    /// Grant a slab to a ring.
+    Slab {
+        /// Which ring.
+        ring: u32,
+        /// The client has done with all slabs before this one.
+        keep: u32,
+        /// At least so many bytes, where that is possible.
+        least: u32,
+    },
 }
 
 /// What can be answered.
@@ -443,6 +460,10 @@ pub enum Reply {
     Losses(Losses),
     /// How far the drain is.
     Drain(Box<DrainReport>),
+    /// A ring.
+    Ring(Box<RingGrant>),
+    /// A slab.
+    Slab(Box<SlabGrant>),
 }
 
 /// An entry of a directory.

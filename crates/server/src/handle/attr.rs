@@ -43,6 +43,8 @@ impl Service {
         let inode = self.store.names().set_attr(&caller.who, file, change, now).map_err(vanished)?;
         if inode.mode & SET_ID != 0 {
             self.opens.has_set_id(file);
+            // Whoever writes by a ring has to come here first, and takes them away.
+            self.store.data().recall_file(file);
         }
         let after = self.attr(caller, file, &inode);
         Ok(Reply::Attr(after.unwrap_or(before)))

@@ -42,6 +42,8 @@ pub(crate) enum Class {
     Behind,
     /// At once and without a turn: another server asks.
     Peer,
+    /// In its turn, which it waits for with what it is about.
+    Memory,
     /// On a data connection only.
     Data,
 }
@@ -59,6 +61,7 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
         Request::SetPolicy { .. } | Request::ReplaceServer { .. } | Request::Losses => Class::Errand,
         Request::Peer(_) => Class::Peer,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
+        Request::Ring { .. } | Request::Slab { .. } => Class::Memory,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
         _ if behind => Class::Behind,
         _ => Class::Usual,
@@ -79,7 +82,7 @@ impl Service {
         // Nothing else changes what a later request could meet.
         let _pass = match class(request, self.union.is_some()) {
             Class::Usual | Class::Behind => Some(caller.fence.pass()?),
-            Class::Urgent | Class::Errand | Class::Slow | Class::Peer | Class::Data => None,
+            Class::Urgent | Class::Errand | Class::Slow | Class::Peer | Class::Memory | Class::Data => None,
         };
         match *request {
             Request::Ping => Ok(Reply::Done),
@@ -141,6 +144,8 @@ impl Service {
             Request::SetPolicy { .. }
             | Request::ReplaceServer { .. }
             | Request::Losses
+            | Request::Ring { .. }
+            | Request::Slab { .. }
             | Request::Peer(_) => {
                 Err(Error::new(ErrorKind::Protocol, "this travels on control connections").into())
             }

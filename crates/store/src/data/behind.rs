@@ -123,7 +123,7 @@ impl Data {
         }
         let state = self.files.get(id, || self.load(id))?;
         let mut state = lock(&state);
-        self.before.before(id);
+        self.hear(id, &mut state)?;
         state.alive()?;
         if !state.is_as_behind() {
             let text = format!(
@@ -131,12 +131,13 @@ impl Data {
             );
             return Err(Error::new(ErrorKind::Stale, text));
         }
-        let behind = Behind::first(size, self.clock.next());
+        let now = self.clock.next();
+        let behind = Behind::first(size, now);
         let after = File { size, touched: state.touched, behind, ..File::default() };
         let record = after.record(&Index::default(), self.incarnation, state.unsettled)?;
         with.put(SizeRecord::key(id), record.encode());
         self.kv.commit(with)?;
-        (state.size, state.behind) = (after.size, after.behind);
+        (state.size, state.behind, state.ordered) = (after.size, after.behind, now);
         state.index.forget(Span::from(0));
         let File { index, behind, .. } = &mut *state;
         behind.extents().for_each(|extent| index.apply(extent, &mut |_| {}));
@@ -145,12 +146,8 @@ impl Data {
 
     /// Whether a file is what is behind, and nothing of it was changed here.
     pub fn is_as_behind(&self, id: FileId) -> Result<bool> {
-        let state = match self.files.resident(id) {
-            Some(state) => state,
-            None => Arc::new(Mutex::new(self.load(id)?)),
-        };
+        let state = self.look_at(id)?;
         let state = lock(&state);
-        self.before.before(id);
         Ok(state.is_as_behind())
     }
 
@@ -166,7 +163,7 @@ impl Data {
         let (mut dead, mut released) = (false, 0);
         {
             let mut state = lock(&state);
-            self.before.before(id);
+            self.hear(id, &mut state)?;
             state.alive()?;
             let mut spans: Vec<Span> = Vec::new();
             for &(span, stamp) in written {
@@ -180,7 +177,7 @@ impl Data {
             // Written down first: a crash finds the bytes in their region, or behind.
             self.put_behind(id, &mut state, &spans, now, &mut batch)?;
             self.kv.commit(batch)?;
-            state.unsettled = true;
+            (state.unsettled, state.ordered) = (true, now);
             for span in spans {
                 state.behind.put(span, now);
                 let extent = Extent { span, stamp: now, source: Source::Behind };

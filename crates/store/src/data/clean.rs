@@ -2,11 +2,12 @@
 //!
 //! Bytes keep their stamp when they move, so a crash in the middle leaves two equal copies. Neighbours in a file
 //! that move together become one record with the latest of their stamps; the file is locked, so nothing can lie
-//! between those stamps.
+//! between those stamps, unless a ring is bound to the file: then only neighbours with one stamp move together.
 
 use super::file::File;
 use super::index::{Bytes, Extent, Index, Source};
 use super::publish::Write;
+use super::reclaim::Want;
 use super::region::Region;
 use super::space::{Lane, State};
 use super::{Data, Filled, Grant, lock};
@@ -131,8 +132,13 @@ impl Data {
                 return Ok(false);
             }
             let mut state = lock(&state);
-            self.before.before(file);
-            let Some(run) = next_run(&state.index, victim.id, from) else { return Ok(true) };
+            self.hear(file, &mut state)?;
+            let Some(mut run) = next_run(&state.index, victim.id, from) else { return Ok(true) };
+            if self.rings.any_of(file) {
+                // What a client stamped and has not handed over yet may lie between the stamps of neighbours.
+                let stamp = run[0].stamp;
+                run.truncate(run.iter().take_while(|extent| extent.stamp == stamp).count());
+            }
             if !self.run_is_whole(victim, &run) {
                 return Ok(false);
             }
@@ -154,7 +160,9 @@ impl Data {
     /// Copies as much of a run as the cleaner's region can take.
     fn copy_run(&self, lane: Lane, victim: &Region, run: &[Extent]) -> Result<Option<(Span, Grant)>> {
         let whole = Span::new(run[0].span.start, run[run.len() - 1].span.end);
-        let Some(mut grant) = self.grant(lane, whole.len() as u32) else { return Ok(None) };
+        let Some(mut grant) = self.grant(lane, Want { len: whole.len() as u32, slots: 1 }) else {
+            return Ok(None);
+        };
         let moved = Span::new(whole.start, whole.start + u64::from(grant.len()));
         let target = grant.as_mut_slice();
         for extent in run {
@@ -173,7 +181,7 @@ impl Data {
         let Source::Data(Bytes { job, .. }) = newest.source else { return };
         let (len, crc) = (grant.len(), crc32c(grant.as_mut_slice()));
         let write = Write { file: id, stamp: newest.stamp, job };
-        self.publish(write, file, span.start, vec![Filled { grant, len, crc }]);
+        self.publish(write, file, span.start, vec![Filled { grant, len, crc }.into()]);
     }
 }
 

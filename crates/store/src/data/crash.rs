@@ -7,6 +7,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 /// Called at every flush and before every file that is made, before it takes effect: the moment to pull the plug.
@@ -154,5 +155,18 @@ impl Disk for CrashDisk {
 
     fn is_volatile(&self) -> bool {
         false
+    }
+
+    fn names(&self) -> Result<Vec<String>> {
+        Ok(CrashDisk::names(self))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        CrashDisk::remove(self, name);
+        Ok(())
+    }
+
+    fn path(&self, _: &str) -> Option<PathBuf> {
+        None
     }
 }

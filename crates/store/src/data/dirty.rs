@@ -34,8 +34,11 @@ impl Data {
     /// What of a file is in regions, in order. Empty for a file that is not in memory.
     pub fn dirty(&self, file: FileId) -> Vec<Dirty> {
         let Some(state) = self.files.resident(file) else { return Vec::new() };
-        let state = lock(&state);
-        self.before.before(file);
+        let mut state = lock(&state);
+        if self.hear(file, &mut state).is_err() {
+            // What cannot be heard now leaves later.
+            return Vec::new();
+        }
         let dirty = |extent: &Extent| match extent.source {
             Source::Data(bytes) => {
                 let Extent { span, stamp, .. } = *extent;
@@ -49,8 +52,8 @@ impl Data {
     /// What of a span is in regions, to be written behind.
     pub fn pick(&self, file: FileId, span: Span) -> Result<Vec<Picked>> {
         let state = self.files.get(file, || self.load(file))?;
-        let state = lock(&state);
-        self.before.before(file);
+        let mut state = lock(&state);
+        self.hear(file, &mut state)?;
         state.alive()?;
         let mut picked = Vec::new();
         for extent in state.index.pieces(span) {
@@ -67,8 +70,8 @@ impl Data {
     /// The zeros of a file that are neither in a region nor behind, up to an offset.
     pub fn holes(&self, file: FileId, below: u64) -> Result<Vec<Span>> {
         let state = self.files.get(file, || self.load(file))?;
-        let state = lock(&state);
-        self.before.before(file);
+        let mut state = lock(&state);
+        self.hear(file, &mut state)?;
         state.alive()?;
         if state.lost_below > 0 {
             return Err(state.lost(0));
@@ -81,7 +84,7 @@ impl Data {
     pub fn hollow(&self, file: FileId, within: Span, mut with: Batch) -> Result<()> {
         let state = self.files.get(file, || self.load(file))?;
         let mut state = lock(&state);
-        self.before.before(file);
+        self.hear(file, &mut state)?;
         state.alive()?;
         let span = within.meet(Span::new(0, state.size)).unwrap_or(Span::new(0, 0));
         let holes = state.index.holes(span);
@@ -96,7 +99,7 @@ impl Data {
             state.index.apply(extent, &mut |_| unreachable!("nothing in a hole is in a region"));
             state.behind.put(span, now);
         }
-        state.unsettled = true;
+        (state.unsettled, state.ordered) = (true, now);
         Ok(())
     }
 
@@ -105,7 +108,7 @@ impl Data {
     pub fn forget_behind(&self, file: FileId, mut with: Batch) -> Result<bool> {
         let state = self.files.get(file, || self.load(file))?;
         let mut state = lock(&state);
-        self.before.before(file);
+        self.hear(file, &mut state)?;
         state.alive()?;
         if state.index.extents().any(|extent| extent.source == Source::Behind) {
             return Ok(false);

@@ -24,6 +24,15 @@ pub trait Disk: Send + Sync {
 
     /// Whether files are lost with the machine anyway, so that nothing needs to be flushed.
     fn is_volatile(&self) -> bool;
+
+    /// The names of all files.
+    fn names(&self) -> Result<Vec<String>>;
+
+    /// Removes a file; not an error if there is none.
+    fn remove(&self, name: &str) -> Result<()>;
+
+    /// Where other processes of this machine find a file; `None` if they cannot.
+    fn path(&self, name: &str) -> Option<PathBuf>;
 }
 
 /// A directory of a real file system.
@@ -91,6 +100,24 @@ impl Disk for DirDisk {
 
     fn is_volatile(&self) -> bool {
         self.volatile
+    }
+
+    fn names(&self) -> Result<Vec<String>> {
+        let list = std::fs::read_dir(&self.dir).and_then(|list| {
+            list.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        });
+        list.map_err(|error| failed("list", &self.dir, &error))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        match std::fs::remove_file(self.dir.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed("remove", name, &error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        Some(self.dir.join(name))
     }
 }
 

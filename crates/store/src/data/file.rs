@@ -49,6 +49,9 @@ pub(super) struct File {
     pub(super) index: Index,
     pub(super) size: u64,
     pub(super) touched: Option<Stamp>,
+    /// The last change of its length, or hole in it. A write that was stamped before and heard of after it happened at
+    /// the same time, and counts as the later of the two.
+    pub(super) ordered: Stamp,
     /// Bytes that the back end holds, those that newer bytes lie over among them.
     pub(super) behind: Behind,
     /// Bytes below this offset that are in no extent were lost with an earlier life of the store.
@@ -80,6 +83,7 @@ impl File {
             if whole || !record.unsettled {
                 file.behind = Behind::load(&record.behind, whole);
                 file.behind.extents().for_each(|extent| file.index.apply(extent, &mut |_| {}));
+                file.ordered = file.behind.extents().map(|extent| extent.stamp).max().unwrap_or_default();
             }
         }
         file

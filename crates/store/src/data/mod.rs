@@ -4,7 +4,7 @@
 //! the death of the machine once it was synced; what a tombstone hid is never found again. A region is used again
 //! only when nothing in it is live and whatever replaced its bytes is as durable as they were.
 //!
-//! Locks are taken in this order: `reclaiming`, a file, then one of `space`, `tombs`, a region's files.
+//! Locks are taken in this order: `reclaiming`, a file, its rings, then one of `space`, `tombs`, a region's files.
 //!
 //! **Deliberately absent**: names, permissions, sockets, turns; which bytes should be buffered at all.
 
@@ -24,6 +24,7 @@ mod reclaim;
 mod record;
 mod recover;
 mod region;
+mod rings;
 mod space;
 mod table;
 mod tomb;
@@ -33,6 +34,7 @@ pub use dirty::{Dirty, Picked};
 pub use disk::{DirDisk, Disk};
 pub use recover::{Recovery, Start};
 pub use region::Geometry;
+pub use rings::{RingId, RingOffer, SlabOffer};
 
 pub use journal::RecordView;
 
@@ -40,19 +42,21 @@ pub(crate) use disk::{UNFINISHED, sync_dir};
 pub(crate) use held::{Held, Journals, Rest, forget, unsettle};
 pub(crate) use journal::read_journal;
 pub(crate) use record::FORMAT;
+pub(crate) use rings::rings_cost;
 
 use crate::meta::{Batch, Kv};
 use crate::names::Facts;
 use clock::Clock;
 use damage::Damage;
-use file::{File, SizeRecord};
+use file::{File, FileState, SizeRecord};
 use forebay_model::{
     Error, ErrorKind, FileId, Incarnation, JobId, RegionId, Result, Span, Stamp, Uid, Usage,
 };
 use forebay_shm::View;
 use index::{Delta, Extent, Source};
-use publish::Write;
+use publish::{Put, Write};
 use region::Region;
+use rings::Rings;
 use space::{Space, State};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -84,7 +88,9 @@ impl Before for NoRings {
 /// Space in a region for one writer. Dropping it gives the space up.
 pub struct Grant {
     region: Arc<Region>,
+    /// The first of its journal slots, and how many there are.
     slot: u32,
+    slots: u32,
     uid: Uid,
     bytes: forebay_shm::Grant,
 }
@@ -175,6 +181,7 @@ pub struct Data {
     reclaiming: Mutex<()>,
     damage: Damage,
     before: Box<dyn Before>,
+    rings: Rings,
 }
 
 impl Data {
@@ -190,7 +197,7 @@ impl Data {
         let state = self.files.get(file, || self.load(file))?;
         let (done, dead) = {
             let mut state = lock(&state);
-            self.before.before(file);
+            self.hear(file, &mut state)?;
             state.alive()?;
             let total = parts.iter().map(|part| u64::from(part.len)).sum();
             let offset = match place {
@@ -205,7 +212,12 @@ impl Data {
                 self.note_size(file, &state, true)?;
                 state.unsettled = true;
             }
-            let dead = self.publish(Write { file, stamp, job }, &mut state, offset, parts);
+            let dead = self.publish(
+                Write { file, stamp, job },
+                &mut state,
+                offset,
+                parts.into_iter().map(Put::from).collect(),
+            );
             state.size = state.size.max(whole.end);
             state.touch(stamp);
             (Committed { offset, stamp }, dead)
@@ -217,8 +229,8 @@ impl Data {
     /// The bytes of a file, fewer than asked for only at its end.
     pub fn read(&self, file: FileId, offset: u64, len: u32) -> Result<Vec<Piece>> {
         let state = self.files.get(file, || self.load(file))?;
-        let state = lock(&state);
-        self.before.before(file);
+        let mut state = lock(&state);
+        self.hear(file, &mut state)?;
         state.alive()?;
         let asked = Span::at(offset, u64::from(len)).unwrap_or(Span::from(offset));
         if asked.end > state.size && state.lost_below > state.size && !asked.is_empty() {
@@ -259,12 +271,8 @@ impl Data {
 
     /// Size, last change and buffered bytes of a file.
     pub fn facts(&self, file: FileId) -> Result<Facts> {
-        let state = match self.files.resident(file) {
-            Some(state) => state,
-            None => Arc::new(Mutex::new(self.load(file)?)),
-        };
+        let state = self.look_at(file)?;
         let state = lock(&state);
-        self.before.before(file);
         Ok(Facts {
             size: state.size,
             touched: state.touched,
@@ -302,7 +310,7 @@ impl Data {
         let mut dead = false;
         {
             let mut state = lock(&state);
-            self.before.before(id);
+            self.hear(id, &mut state)?;
             state.alive()?;
             let stamp = self.clock.next();
             // In this order: a region that is used again meanwhile is either not named, or releases the tombstone.
@@ -319,6 +327,7 @@ impl Data {
             with.put(SizeRecord::key(id), record.encode());
             self.kv.commit(with)?;
             (state.size, state.lost_below, state.behind) = (after.size, after.lost_below, after.behind);
+            state.ordered = stamp;
             state.touch(stamp);
             match tomb {
                 Some(tomb) => {
@@ -353,12 +362,8 @@ impl Data {
     /// `share` says how many are to be here; and whether nobody knows how many more. If nothing is known of the file here,
     /// those below `limit` were in a store that is gone.
     pub fn missing(&self, id: FileId, limit: Option<u64>, share: &dyn Fn(u64) -> u64) -> Result<(u64, bool)> {
-        let state = match self.files.resident(id) {
-            Some(state) => state,
-            None => Arc::new(Mutex::new(self.load(id)?)),
-        };
+        let state = self.look_at(id)?;
         let state = lock(&state);
-        self.before.before(id);
         let unknown = || Ok::<_, Error>(self.kv.get(&SizeRecord::key(id))?.is_none());
         let below = match limit {
             Some(limit) if state.index.extents().next().is_none() && unknown()? => limit,
@@ -375,7 +380,7 @@ impl Data {
         let mut dead = false;
         {
             let mut state = lock(&state);
-            self.before.before(id);
+            self.hear(id, &mut state)?;
             if state.deleted {
                 return self.kv.commit(with);
             }
@@ -389,6 +394,7 @@ impl Data {
             }
             drop(tombs);
             state.deleted = true;
+            self.rings.forget(id);
             state.size = 0;
             state.index.clear(&mut |delta| dead |= self.adjust(delta));
         }
@@ -404,10 +410,10 @@ impl Data {
 
     /// Writes down a file's size after its last close, and lets go of what need not be in memory.
     pub fn settle(&self, id: FileId) -> Result<()> {
-        let Some(state) = self.files.resident(id) else { return Ok(()) };
+        let Some(state) = self.in_memory(id)? else { return Ok(()) };
         {
             let mut state = lock(&state);
-            self.before.before(id);
+            self.hear(id, &mut state)?;
             if state.unsettled && !state.deleted {
                 self.note_size(id, &state, false)?;
                 state.unsettled = false;
@@ -425,10 +431,10 @@ impl Data {
 
     /// Makes everything acknowledged for a file durable: payload, then journal, and its metadata.
     pub fn sync(&self, id: FileId) -> Result<()> {
-        if let Some(state) = self.files.resident(id) {
+        if let Some(state) = self.in_memory(id)? {
             let holders = {
                 let mut state = lock(&state);
-                self.before.before(id);
+                self.hear(id, &mut state)?;
                 if state.unsettled && !state.deleted {
                     self.note_size(id, &state, true)?;
                 }
@@ -443,6 +449,7 @@ impl Data {
 
     /// Makes everything acknowledged durable.
     pub fn sync_all(&self) -> Result<()> {
+        self.listen_to_all()?;
         for number in 0..self.geometry.regions {
             self.region(RegionId(number)).flush(&*self.disk)?;
         }
@@ -516,6 +523,25 @@ impl Data {
         let record = file.record(&file.index, self.incarnation, unsettled)?;
         batch.put(SizeRecord::key(id), record.encode());
         self.kv.commit(batch)
+    }
+
+    /// The state of a file that is in memory, or has to be because somebody writes to it by a ring.
+    fn in_memory(&self, id: FileId) -> Result<Option<FileState>> {
+        match self.files.resident(id) {
+            None if self.rings.any_of(id) => self.files.get(id, || self.load(id)).map(Some),
+            state => Ok(state),
+        }
+    }
+
+    /// The state of a file for those who change nothing; its rings are heard.
+    fn look_at(&self, id: FileId) -> Result<FileState> {
+        let Some(state) = self.in_memory(id)? else {
+            // What is heard here would be forgotten at once.
+            self.before.before(id);
+            return Ok(Arc::new(Mutex::new(self.load(id)?)));
+        };
+        self.hear(id, &mut lock(&state))?;
+        Ok(state)
     }
 
     fn load(&self, id: FileId) -> Result<File> {

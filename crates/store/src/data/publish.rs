@@ -9,7 +9,7 @@ use super::index::{Bytes, Extent, Source};
 use super::record::Record;
 use super::region::Region;
 use super::{Data, Filled, Grant, lock};
-use forebay_model::{FileId, JobId, Span, Stamp};
+use forebay_model::{FileId, JobId, Span, Stamp, Uid};
 use forebay_shm::Ticket;
 use std::sync::Arc;
 
@@ -19,6 +19,31 @@ pub(super) struct Write {
     pub(super) file: FileId,
     pub(super) stamp: Stamp,
     pub(super) job: JobId,
+}
+
+/// Bytes that are put, before a record says so.
+pub(super) struct Put {
+    pub(super) region: Arc<Region>,
+    pub(super) slot: u32,
+    pub(super) uid: Uid,
+    pub(super) len: u32,
+    pub(super) crc: u32,
+    pub(super) space: Space,
+}
+
+/// The space that they fill.
+pub(super) enum Space {
+    /// All of a grant, which ends with the record.
+    Grant(forebay_shm::Grant),
+    /// A piece of a slab, which goes on.
+    Slab(Ticket),
+}
+
+impl From<Filled> for Put {
+    fn from(filled: Filled) -> Put {
+        let Filled { grant: Grant { region, slot, uid, bytes, .. }, len, crc } = filled;
+        Put { region, slot, uid, len, crc, space: Space::Grant(bytes) }
+    }
 }
 
 /// A record in its journal, not yet in the index.
@@ -31,8 +56,8 @@ pub(super) struct Written {
 
 impl Data {
     /// Makes the parts of a write count, from an offset on; true if something older died of it.
-    pub(super) fn publish(&self, write: Write, file: &mut File, offset: u64, parts: Vec<Filled>) -> bool {
-        let parts: Vec<Filled> = parts.into_iter().filter(|part| part.len > 0).collect();
+    pub(super) fn publish(&self, write: Write, file: &mut File, offset: u64, parts: Vec<Put>) -> bool {
+        let parts: Vec<Put> = parts.into_iter().filter(|part| part.len > 0).collect();
         let (count, mut at) = (parts.len(), offset);
         let written = parts.into_iter().enumerate().map(|(number, part)| {
             let span = Span::new(at, at + u64::from(part.len));
@@ -54,18 +79,24 @@ impl Data {
         write: Write,
         file: &mut File,
         span: Span,
-        part: Filled,
+        part: Put,
         last: bool,
     ) -> Written {
-        let Filled { grant, len, crc } = part;
-        let Grant { region, slot, uid, bytes } = grant;
+        let Put { region, slot, uid, len, crc, space } = part;
         let Write { file: id, stamp, job } = write;
-        let (generation, position) = (region.arena.generation(), bytes.start());
+        let position = match &space {
+            Space::Grant(grant) => grant.start(),
+            Space::Slab(ticket) => ticket.start(),
+        };
+        let generation = region.arena.generation();
         lock(&region.files).insert(id);
         file.regions.insert(region.id, generation);
         let record = Record { generation, file: id, span, position, stamp, job, uid, payload_crc: crc };
         region.add_live(i64::from(len), 0);
-        let ticket = bytes.publish(len);
+        let ticket = match space {
+            Space::Grant(grant) => grant.publish(len),
+            Space::Slab(ticket) => ticket,
+        };
         match last {
             true => region.write_record(slot, &record),
             false => region.write_part(slot, &record),

@@ -16,6 +16,15 @@ const LOW_WATER: u32 = 8;
 const TRIES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// What is asked of a region.
+#[derive(Clone, Copy)]
+pub(super) struct Want {
+    /// Most bytes.
+    pub(super) len: u32,
+    /// Most journal slots.
+    pub(super) slots: u32,
+}
+
 impl Data {
     /// Space for a user's bytes of a file without waiting for anything; `None` says nothing about whether there is any.
     /// May be less than asked for.
@@ -23,20 +32,28 @@ impl Data {
     pub fn try_reserve(&self, owner: Uid, file: FileId, len: u32) -> Option<Grant> {
         assert!(len > 0, "nothing to reserve");
         let lane = lock(&self.space).lane(owner, file);
-        self.grant(lane, len)
+        self.grant(lane, Want { len, slots: 1 })
     }
 
     /// Space for a user's bytes of a file: may flush, compact, and take as long as that takes. May be less than asked for.
     /// Fails with *no space* when everything is live.
     pub fn reserve(&self, owner: Uid, file: FileId, len: u32) -> Result<Grant> {
-        if let Some(grant) = self.try_reserve(owner, file, len) {
+        assert!(len > 0, "nothing to reserve");
+        self.reserve_for(owner, file, Want { len, slots: 1 })
+    }
+
+    /// The same with as many journal slots.
+    pub(super) fn reserve_for(&self, owner: Uid, file: FileId, want: Want) -> Result<Grant> {
+        let lane = lock(&self.space).lane(owner, file);
+        if let Some(grant) = self.grant(lane, want) {
             return Ok(grant);
         }
         for _ in 0..TRIES {
-            if let Some(grant) = self.make_room(owner, len)? {
+            if let Some(grant) = self.make_room(owner, want)? {
                 return Ok(grant);
             }
-            if !self.is_held_back(owner) {
+            // What clients on this machine were granted and do not fill just now is there for others.
+            if !self.recall_slabs()? && !self.is_held_back(owner) {
                 break;
             }
             std::thread::sleep(PAUSE);
@@ -55,10 +72,10 @@ impl Data {
     }
 
     /// Space that is there, or can be made by flushing and compacting.
-    fn make_room(&self, owner: Uid, len: u32) -> Result<Option<Grant>> {
+    fn make_room(&self, owner: Uid, want: Want) -> Result<Option<Grant>> {
         let _alone = lock(&self.reclaiming);
         // Another thread may have made room while this one waited.
-        if let Some(grant) = self.grant_anywhere(owner, len)? {
+        if let Some(grant) = self.grant_anywhere(owner, want)? {
             return Ok(Some(grant));
         }
         self.seal_dead();
@@ -66,7 +83,7 @@ impl Data {
         while !self.has_room(owner) && self.clean()? {
             self.reclaim()?;
         }
-        self.grant_anywhere(owner, len)
+        self.grant_anywhere(owner, want)
     }
 
     /// Makes the memory of all regions present, region by region until told to stop: otherwise whoever fills one
@@ -104,18 +121,18 @@ impl Data {
     }
 
     /// Space from whichever region can give some to this user without making another user's room smaller.
-    fn grant_anywhere(&self, owner: Uid, len: u32) -> Result<Option<Grant>> {
+    fn grant_anywhere(&self, owner: Uid, want: Want) -> Result<Option<Grant>> {
         let lanes: Vec<Lane> = lock(&self.space).lanes(owner).collect();
         for &lane in &lanes {
-            if let Some(grant) = self.grant(lane, len) {
+            if let Some(grant) = self.grant(lane, want) {
                 return Ok(Some(grant));
             }
         }
         if self.open_region(lanes[0])? {
-            return Ok(self.grant(lanes[0], len));
+            return Ok(self.grant(lanes[0], want));
         }
         // The cleaner's own region of this user may have room left.
-        Ok(self.grant_from(Lane::Cleaner(owner), len))
+        Ok(self.grant_from(Lane::Cleaner(owner), want))
     }
 
     fn has_room(&self, owner: Uid) -> bool {
@@ -125,8 +142,8 @@ impl Data {
     }
 
     /// Space from a lane's region, or from a clean free one that takes its place.
-    pub(super) fn grant(&self, lane: Lane, len: u32) -> Option<Grant> {
-        if let Some(grant) = self.grant_from(lane, len) {
+    pub(super) fn grant(&self, lane: Lane, want: Want) -> Option<Grant> {
+        if let Some(grant) = self.grant_from(lane, want) {
             return Some(grant);
         }
         let mut space = lock(&self.space);
@@ -137,16 +154,18 @@ impl Data {
             space.fill(lane, chosen.region);
         }
         drop(space);
-        self.grant_from(lane, len)
+        self.grant_from(lane, want)
     }
 
     /// Space from a lane's region; seals it when it is full.
-    fn grant_from(&self, lane: Lane, len: u32) -> Option<Grant> {
+    fn grant_from(&self, lane: Lane, want: Want) -> Option<Grant> {
         let mut space = lock(&self.space);
         let region = self.region(space.filling(lane)?);
-        let granted = (region.arena.room() > 0).then(|| space.slot(region.id)).flatten().and_then(|slot| {
-            let bytes = region.arena.grant(len)?;
-            Some(Grant { region: Arc::clone(&region), slot, uid: lane.uid(), bytes })
+        let free = (region.arena.room() > 0).then(|| space.slots(region.id, want.slots)).flatten();
+        let granted = free.and_then(|slots| {
+            let bytes = region.arena.grant(want.len)?;
+            let (slot, slots) = (slots.start, slots.end - slots.start);
+            Some(Grant { region: Arc::clone(&region), slot, slots, uid: lane.uid(), bytes })
         });
         if granted.is_none() {
             space.seal(lane);

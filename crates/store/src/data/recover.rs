@@ -7,6 +7,7 @@ use super::file::{File, SizeRecord};
 use super::index::{Bytes, Extent, Source};
 use super::record::{Record, Slot};
 use super::region::{Geometry, Opened, Region};
+use super::rings::Rings;
 use super::space::{Space, UNUSABLE};
 use super::table::Table;
 use super::tomb::Tombs;
@@ -47,13 +48,13 @@ pub struct Recovery {
 }
 
 /// A region with the records found in it.
-struct Found {
-    region: Arc<Region>,
+pub(super) struct Found {
+    pub(super) region: Arc<Region>,
     uid: Option<Uid>,
-    records: Vec<(u32, Record)>,
+    pub(super) records: Vec<(u32, Record)>,
     /// Records that count together with a later one of the same write only.
     parts: Vec<(u32, Record)>,
-    used_slots: u32,
+    pub(super) used_slots: u32,
     torn: u64,
     /// Why the bytes of its records cannot be read, if they cannot.
     fault: Option<String>,
@@ -89,12 +90,13 @@ impl Data {
         }
         let newest = found.iter().flat_map(|found| &found.records).map(|(_, record)| record.stamp).max();
         let floor = newest.unwrap_or_default().max(tombs.newest()).max(stored_clock(&*kv)?);
+        let notes = Rings::notes(&*disk, start)?;
         let data = Data {
             disk,
             kv,
             geometry,
             incarnation,
-            clock: Clock::after(floor),
+            clock: Clock::after(floor, Rings::base(&notes)),
             regions: found.iter().map(|found| RwLock::new(Arc::clone(&found.region))).collect(),
             space: Mutex::new(Space::new(geometry)),
             files: Table::new(),
@@ -102,8 +104,11 @@ impl Data {
             reclaiming: Mutex::new(()),
             damage: Damage::default(),
             before,
+            rings: Rings::default(),
         };
-        let recovery = data.replay(&found, start)?;
+        let mut recovery = data.replay(&found, start)?;
+        recovery.records += data.adopt_rings(notes, &found)?;
+        recovery.live_bytes = data.usage().live;
         data.store_clock()?;
         Ok((data, recovery))
     }
@@ -128,7 +133,6 @@ impl Data {
             self.adopt(found, start);
         }
         let deleted = self.drop_deleted(files)?;
-        recovery.live_bytes = self.usage().live;
         recovery.superseded += deleted;
         self.sweep_tombs()?;
         Ok(recovery)
@@ -139,6 +143,7 @@ impl Data {
         for tomb in lock(&self.tombs).of(id) {
             let zeros = Extent { span: tomb.span, stamp: tomb.stamp, source: Source::Zero };
             file.index.apply(zeros, &mut |_| {});
+            file.ordered = file.ordered.max(tomb.stamp);
         }
         Ok(file)
     }
@@ -374,7 +379,7 @@ mod tests {
                 let (span, last) = (Span::new(at, at + u64::from(part.len)), index + 1 == PARTS);
                 at = span.end;
                 let write = Write { file: FILE, stamp, job: JobId(1) };
-                data.write_down(write, &mut lock(&state), span, part, last);
+                data.write_down(write, &mut lock(&state), span, part.into(), last);
             }
             drop(data);
             for life in 0..2 {

@@ -87,7 +87,7 @@ pub(super) struct Region {
     pub(super) damaged: AtomicBool,
 }
 
-fn data_name(id: RegionId) -> String {
+pub(super) fn data_name(id: RegionId) -> String {
     format!("r{:05}.data", id.0)
 }
 

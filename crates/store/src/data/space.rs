@@ -11,6 +11,7 @@
 use super::region::Geometry;
 use forebay_model::{FileId, RegionId, Uid};
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// Free regions that only the cleaner may take.
 pub(super) const RESERVE: usize = 1;
@@ -98,14 +99,23 @@ impl Space {
         self.lanes.get(&lane).copied()
     }
 
-    /// A journal slot of a region, if one is left.
-    pub(super) fn slot(&mut self, region: RegionId) -> Option<u32> {
+    /// Journal slots of a region: as many as asked for, or what is left, or `None` when there are none.
+    pub(super) fn slots(&mut self, region: RegionId, count: u32) -> Option<Range<u32>> {
         let entry = &mut self.entries[region.0 as usize];
-        let slot = entry.next_slot;
-        (slot < self.geometry.slots).then(|| {
-            entry.next_slot += 1;
-            slot
-        })
+        let first = entry.next_slot;
+        let count = count.min(self.geometry.slots.saturating_sub(first));
+        entry.next_slot += count;
+        (count > 0).then_some(first..first + count)
+    }
+
+    /// A client of an earlier life holds part of a region that recovery found, up to a slot.
+    pub(super) fn adopt_slab(&mut self, region: RegionId, uid: Uid, end_slot: u32) {
+        if self.state(region) == State::Free {
+            self.set(region, State::Sealed);
+        }
+        let entry = &mut self.entries[region.0 as usize];
+        entry.uid = Some(uid);
+        entry.next_slot = entry.next_slot.max(end_slot);
     }
 
     /// Chooses a free region for a lane: one of the same user's, or a fresh one, or (stained) another user's.

@@ -8,8 +8,8 @@ use forebay_wire::{
     Answer, At, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry, Exchange, Failing,
     FrameKind, Greeting, Held, Hello, IfExists, JobState, JobStatus, Known, Loss, Losses, Lost, Meeting, Met,
     PeerReply, PeerRequest, PeerStatus, Place, Proof, RecoverySummary, RegionCounts, Remain, Remains,
-    RenameMode, Reply, Request, Roster, Sample, Sharing, Standing, Status, TargetStatus, Token, VERSION,
-    Vouched, Welcome, XattrMode, frame,
+    RenameMode, Reply, Request, RingGrant, Roster, Sample, Sharing, SlabGrant, Standing, Status,
+    TargetStatus, Token, VERSION, Vouched, Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -147,6 +147,8 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::SetLayout { dir, striping: Some(Striping { width: 4, stripe: 1 << 20 }) },
         Request::ReplaceServer { server: ServerId(2) },
         Request::Losses,
+        Request::Ring { token, own: Some(3) },
+        Request::Slab { ring: 3, keep: u32::MAX, least: 1 << 20 },
     ]
     .into_iter()
     .chain(peer_requests().into_iter().map(|request| Request::Peer(Box::new(request))))
@@ -353,6 +355,23 @@ pub(crate) fn replies() -> Vec<Reply> {
             }],
             more: 1,
         }),
+        Reply::Ring(Box::new(RingGrant {
+            ring: 3,
+            path: b"/s/m00003.ring".to_vec(),
+            bell: b"/s/bell".to_vec(),
+            nonce: 1 << 100,
+            binding: 2,
+            clock: 1 << 50,
+        })),
+        Reply::Slab(Box::new(SlabGrant {
+            slab: 4,
+            path: b"/s/r00001.data".to_vec(),
+            size: 4 << 20,
+            start: 65536,
+            len: 262_144,
+            records: 128,
+            epoch: 5,
+        })),
     ]
     .into_iter()
     .chain(peer_replies().into_iter().map(|reply| Reply::Peer(Box::new(reply))))

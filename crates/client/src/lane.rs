@@ -1,0 +1,263 @@
+//! A ring and the slabs that go with it: how a write gets there without asking anybody.
+
+use forebay_model::Uid;
+use forebay_shm::{Bell, Commit, RING_RECORDS, Window, Writer};
+use forebay_wire::{RingGrant, SlabGrant};
+use rustix::fs::{FlockOperation, flock};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{HashMap, VecDeque};
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Most rings that wait for their next file.
+const MOST_IDLE: usize = 64;
+/// Most regions that stay mapped although nothing is granted there.
+const MOST_WINDOWS: usize = 128;
+
+/// What a session has in shared memory.
+#[derive(Default)]
+pub(crate) struct Lanes {
+    idle: Mutex<Vec<Lane>>,
+    windows: Mutex<HashMap<PathBuf, (u64, Arc<Window>)>>,
+    /// The server said that there is none for us, or it cannot be reached from here.
+    off: AtomicBool,
+}
+
+/// A ring that this client writes to. Its lock tells the server that the client lives.
+pub(crate) struct Lane {
+    pub(crate) ring: u32,
+    binding: u32,
+    uid: Uid,
+    /// In which life of the control connection it was bound.
+    pub(crate) life: u64,
+    writer: Writer,
+    bell: Bell,
+    slabs: VecDeque<Slab>,
+    last: u64,
+    _lock: File,
+}
+
+struct Slab {
+    number: u32,
+    window: Arc<Window>,
+    used: u32,
+    end: u32,
+    records: u32,
+    epoch: u64,
+    len: u32,
+}
+
+impl Slab {
+    fn room(&self) -> u32 {
+        if self.records == 0 { 0 } else { self.end - self.used }
+    }
+}
+
+/// What came of a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wrote {
+    /// It counts. `ahead`: more space will be needed soon.
+    All { ahead: bool },
+    /// There is not enough space in the slabs.
+    NoSpace,
+    /// The slabs were taken back.
+    Recalled,
+    /// The server has not taken what is in the ring.
+    Full,
+}
+
+/// Nanoseconds of the machine's monotonic clock.
+pub(crate) fn monotonic() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn open(path: &[u8]) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(OsString::from_vec(path.to_vec()))
+}
+
+impl Lanes {
+    pub(crate) fn is_off(&self) -> bool {
+        self.off.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn switch_off(&self) {
+        self.off.store(true, Ordering::Relaxed);
+        lock(&self.idle).clear();
+    }
+
+    /// A ring of a user that waits for its next file.
+    pub(crate) fn take(&self, uid: Uid) -> Option<Lane> {
+        let mut idle = lock(&self.idle);
+        let at = idle.iter().position(|lane| lane.uid == uid)?;
+        Some(idle.swap_remove(at))
+    }
+
+    /// Keeps a ring for the next file.
+    pub(crate) fn put(&self, lane: Lane) {
+        let mut idle = lock(&self.idle);
+        if idle.len() < MOST_IDLE && !self.is_off() {
+            idle.push(lane);
+        }
+    }
+
+    /// The mapped region of a slab.
+    fn window(&self, grant: &SlabGrant) -> io::Result<Arc<Window>> {
+        let path = PathBuf::from(OsString::from_vec(grant.path.clone()));
+        let file = open(&grant.path)?;
+        let inode = file.metadata()?.ino();
+        let mut windows = lock(&self.windows);
+        if let Some((known, window)) = windows.get(&path)
+            && *known == inode
+        {
+            return Ok(window.clone());
+        }
+        if windows.len() >= MOST_WINDOWS {
+            windows.retain(|_, (_, window)| Arc::strong_count(window) > 1);
+        }
+        let window = Arc::new(Window::new(&file, grant.size)?);
+        windows.insert(path, (inode, window.clone()));
+        Ok(window)
+    }
+
+    /// Makes a slab ready to be filled.
+    pub(crate) fn prepare(&self, grant: &SlabGrant) -> io::Result<Arc<Window>> {
+        let window = self.window(grant)?;
+        let end = grant.start.checked_add(grant.len).filter(|end| *end <= window.len());
+        let end =
+            end.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a slab outside its region"))?;
+        // An older kernel cannot; then the pages come when they are touched.
+        let _ = window.populate(grant.start..end);
+        Ok(window)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lane {
+    /// Opens a ring that the server made for this client.
+    pub(crate) fn open(grant: &RingGrant, uid: Uid, life: u64) -> io::Result<Lane> {
+        // A second descriptor: inside a program that does not know of us, only those are out of its way.
+        let file = open(&grant.path)?.try_clone()?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let writer = Writer::open(&file, grant.nonce)?;
+        let bell = Bell::new(&open(&grant.bell)?)?;
+        Ok(Lane {
+            ring: grant.ring,
+            binding: grant.binding,
+            uid,
+            life,
+            writer,
+            bell,
+            slabs: VecDeque::new(),
+            last: 0,
+            _lock: file,
+        })
+    }
+
+    /// The ring is bound to another file, or to the same one again.
+    pub(crate) fn bound(&mut self, grant: &RingGrant, life: u64) {
+        (self.binding, self.life) = (grant.binding, life);
+    }
+
+    /// The first slab that is still needed.
+    pub(crate) fn keep(&self) -> u32 {
+        self.slabs.front().map_or(u32::MAX, |slab| slab.number)
+    }
+
+    /// How many slabs there are.
+    pub(crate) fn slabs(&self) -> usize {
+        self.slabs.len()
+    }
+
+    /// Adds a slab. What was granted in earlier epochs was taken back.
+    pub(crate) fn add(&mut self, grant: &SlabGrant, window: Arc<Window>) {
+        self.slabs.retain(|slab| slab.epoch == grant.epoch);
+        self.slabs.push_back(Slab {
+            number: grant.slab,
+            window,
+            used: grant.start,
+            end: grant.start + grant.len,
+            records: grant.records,
+            epoch: grant.epoch,
+            len: grant.len,
+        });
+    }
+
+    /// Asks the server to look.
+    pub(crate) fn ring(&self) {
+        self.bell.ring();
+    }
+
+    /// Writes all of `data`, or nothing.
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Wrote {
+        while self.slabs.front().is_some_and(|slab| slab.room() == 0) && self.slabs.len() > 1 {
+            self.slabs.pop_front();
+        }
+        let room: u64 = self.slabs.iter().map(|slab| u64::from(slab.room())).sum();
+        if room < data.len() as u64 {
+            return Wrote::NoSpace;
+        }
+        if self.writer.room() <= self.slabs.len() as u64 {
+            return Wrote::Full;
+        }
+        let Some(epoch) = self.slabs.back().map(|slab| slab.epoch) else { return Wrote::NoSpace };
+        let Some(filling) = self.writer.enter(epoch) else {
+            self.slabs.clear();
+            return Wrote::Recalled;
+        };
+        match &mut self.slabs[0] {
+            first if first.room() as usize >= data.len() => {
+                let commit = first.fill(self.writer.head(), self.binding, offset, data);
+                let stamp = monotonic().max(self.last + 1);
+                self.last = stamp;
+                assert!(self.writer.push(&[Commit { stamp, ..commit }]), "there was room");
+            }
+            _ => {
+                let mut commits = Vec::with_capacity(self.slabs.len());
+                let mut done = 0;
+                for slab in &mut self.slabs {
+                    let len = (slab.room() as usize).min(data.len() - done);
+                    if len == 0 {
+                        continue;
+                    }
+                    let (sequence, at) = (self.writer.head() + commits.len() as u64, offset + done as u64);
+                    commits.push(slab.fill(sequence, self.binding, at, &data[done..done + len]));
+                    done += len;
+                }
+                let stamp = monotonic().max(self.last + 1);
+                self.last = stamp;
+                let last = commits.len() - 1;
+                for (number, commit) in commits.iter_mut().enumerate() {
+                    (commit.stamp, commit.more) = (stamp, number < last);
+                }
+                assert!(self.writer.push(&commits), "there was room");
+            }
+        }
+        drop(filling);
+        if self.writer.room() < RING_RECORDS / 2 {
+            self.bell.ring();
+        }
+        let left: u64 = self.slabs.iter().map(|slab| u64::from(slab.room())).sum();
+        let newest = self.slabs.back().map_or(0, |slab| u64::from(slab.len));
+        Wrote::All { ahead: left <= newest }
+    }
+}
+
+impl Slab {
+    /// Puts bytes there; what says so has still to be stamped.
+    fn fill(&mut self, sequence: u64, binding: u32, offset: u64, data: &[u8]) -> Commit {
+        let (position, len) = (self.used, data.len() as u32);
+        self.window.put(position, data);
+        (self.used, self.records) = (position + len, self.records - 1);
+        Commit { sequence, binding, slab: self.number, position, len, offset, stamp: 0, more: false }
+    }
+}

@@ -1,0 +1,275 @@
+//! Writes to an open file by shared memory, where the server is on this machine and runs as the same user.
+//!
+//! A write that finds space in its slabs and room in its ring is done when it returns, without a system call. All
+//! others ask: for a ring, for a slab, and if that comes to nothing they go by the socket, which is always right: the
+//! server hears the ring before it does anything else to the file.
+
+use crate::lane::{Lane, Wrote, monotonic};
+use crate::session::{Session, Who};
+use forebay_model::{ErrorKind, Result};
+use forebay_wire::{MAX_PAYLOAD, Reply, Request, RingGrant, Token};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// From so many bytes, or so many writes, on a ring is worth asking for.
+const WORTH_BYTES: u64 = 64 << 10;
+const WORTH_WRITES: u64 = 4;
+/// What one write counts for.
+const ONE_WRITE: u64 = WORTH_BYTES / WORTH_WRITES;
+/// How often somebody looks whether the ring is free before he goes another way.
+const SPINS: u32 = 500;
+/// How often a write asks for more before it goes by the socket.
+const TRIES: u32 = 12;
+/// Most slabs that are worth having at once.
+const SLABS: usize = 3;
+/// Between two looks at a ring that is full or in use.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// Whether a write was done on the spot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Now {
+    /// It is done. `ahead`: whoever has time should call [`File::prepare`](crate::File::prepare).
+    Done {
+        /// More space will be needed soon.
+        ahead: bool,
+    },
+    /// Nothing was done: the server has to be asked.
+    Ask,
+}
+
+/// The shared memory of an open file.
+pub(crate) struct Memory {
+    session: Arc<Session>,
+    token: Token,
+    who: Who,
+    lane: Mutex<Option<Lane>>,
+    /// Held by whoever asks for a ring or a slab.
+    asking: tokio::sync::Mutex<()>,
+    /// Bytes that were written, and something for each write.
+    seen: AtomicU64,
+    /// Somebody is about to get the next slab.
+    preparing: AtomicBool,
+}
+
+/// What an attempt came to.
+enum Tried {
+    Wrote(Wrote),
+    Unbound,
+    Locked,
+}
+
+impl Memory {
+    pub(crate) fn new(session: Arc<Session>, token: Token, who: Who) -> Memory {
+        Memory {
+            session,
+            token,
+            who,
+            lane: Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
+            seen: AtomicU64::new(0),
+            preparing: AtomicBool::new(false),
+        }
+    }
+
+    /// The lane, unless somebody else has it: a signal handler that interrupted him would wait for ever.
+    fn lane(&self) -> Option<MutexGuard<'_, Option<Lane>>> {
+        for _ in 0..SPINS {
+            if let Ok(lane) = self.lane.try_lock() {
+                return Some(lane);
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
+    fn attempt(&self, offset: u64, data: &[u8]) -> Tried {
+        // What was given up on a socket must not come after this.
+        if self.session.pool.is_in_doubt() {
+            return Tried::Locked;
+        }
+        let Some(mut lane) = self.lane() else { return Tried::Locked };
+        let life = self.session.opens.life();
+        match lane.as_mut() {
+            Some(lane) if lane.life == life => Tried::Wrote(lane.write(offset, data)),
+            _ => Tried::Unbound,
+        }
+    }
+
+    /// Writes all of `data` on the spot, if that is possible.
+    pub(crate) fn write_now(&self, offset: u64, data: &[u8]) -> Now {
+        if data.len() > MAX_PAYLOAD as usize || crate::transfer::check_range(offset, data.len()).is_err() {
+            return Now::Ask;
+        }
+        match self.attempt(offset, data) {
+            Tried::Wrote(Wrote::All { ahead }) => Now::Done { ahead: ahead && self.prepares() },
+            _ => Now::Ask,
+        }
+    }
+
+    /// Writes all of `data`, at most as much as one payload, or nothing: then it has to go by the socket.
+    pub(crate) async fn write(self: &Arc<Memory>, offset: u64, data: &[u8]) -> bool {
+        let session = &self.session;
+        if session.lanes.is_off() || crate::transfer::check_range(offset, data.len()).is_err() {
+            return false;
+        }
+        let seen = self.seen.fetch_add(data.len() as u64 + ONE_WRITE, Ordering::Relaxed);
+        if seen + (data.len() as u64) < WORTH_BYTES {
+            return false;
+        }
+        if session.pool.is_in_doubt() && session.line().await.is_err() {
+            return false;
+        }
+        let _asking = self.asking.lock().await;
+        for _ in 0..TRIES {
+            let goes_on = match self.attempt(offset, data) {
+                Tried::Wrote(Wrote::All { ahead }) => {
+                    if ahead && self.prepares() {
+                        session.runtime.spawn(self.clone().prepare());
+                    }
+                    return true;
+                }
+                Tried::Wrote(Wrote::NoSpace) => self.ask(data.len()).await,
+                Tried::Wrote(Wrote::Recalled) | Tried::Unbound => self.bind().await,
+                Tried::Wrote(Wrote::Full) => {
+                    if let Some(lane) = self.lane().as_deref().and_then(Option::as_ref) {
+                        lane.ring();
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                    true
+                }
+                Tried::Locked => {
+                    tokio::time::sleep(PAUSE).await;
+                    true
+                }
+            };
+            if !goes_on {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Whether the caller is the one to see to the next slab.
+    fn prepares(&self) -> bool {
+        !self.preparing.load(Ordering::Relaxed) && !self.preparing.swap(true, Ordering::AcqRel)
+    }
+
+    /// Gets the next slab before it is needed.
+    pub(crate) async fn prepare(self: Arc<Memory>) {
+        self.get_ahead().await;
+        self.preparing.store(false, Ordering::Release);
+    }
+
+    async fn get_ahead(&self) {
+        if let Ok(_asking) = self.asking.try_lock()
+            && self.lane().as_deref().and_then(Option::as_ref).is_some_and(|lane| lane.slabs() < SLABS)
+        {
+            self.ask(0).await;
+        }
+    }
+
+    /// Has a ring bound to the file; false if there is none to be had.
+    async fn bind(&self) -> bool {
+        let life = self.session.opens.life();
+        let Some(before) = self.lane().map(|mut lane| lane.take()) else { return true };
+        let before = before.or_else(|| self.session.lanes.take(self.token.uid));
+        let request = Request::Ring { token: self.token, own: before.as_ref().map(|lane| lane.ring) };
+        let asked = monotonic();
+        match self.session.call(&self.who, &request).await {
+            // In another namespace of time than the server's, stamps would mean something else.
+            Ok(Reply::Ring(grant)) if !(asked..=monotonic()).contains(&grant.clock) => {
+                self.session.lanes.switch_off();
+                false
+            }
+            Ok(Reply::Ring(grant)) => self.take(before, &grant, life),
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                self.session.lanes.switch_off();
+                false
+            }
+            _ => false,
+        }
+    }
+
+    fn take(&self, before: Option<Lane>, grant: &RingGrant, life: u64) -> bool {
+        let lane = match before.filter(|lane| lane.ring == grant.ring) {
+            Some(mut lane) => {
+                lane.bound(grant, life);
+                lane
+            }
+            None => match Lane::open(grant, self.token.uid, life) {
+                Ok(lane) => lane,
+                // The server's files cannot be seen from here.
+                Err(_) => {
+                    self.session.lanes.switch_off();
+                    return false;
+                }
+            },
+        };
+        match self.lane() {
+            Some(mut place) => *place = Some(lane),
+            None => self.session.lanes.put(lane),
+        }
+        true
+    }
+
+    /// Asks for a slab; false if there is none to be had.
+    async fn ask(&self, least: usize) -> bool {
+        let known =
+            self.lane().and_then(|lane| lane.as_ref().map(|lane| (lane.ring, lane.keep(), lane.slabs())));
+        let Some((ring, keep, slabs)) = known else { return true };
+        if slabs > SLABS {
+            return false;
+        }
+        let least = u32::try_from(least).unwrap_or(u32::MAX);
+        let request = Request::Slab { ring, keep, least };
+        match self.session.call(&self.who, &request).await {
+            Ok(Reply::Slab(grant)) => {
+                let Ok(window) = self.session.lanes.prepare(&grant) else {
+                    self.session.lanes.switch_off();
+                    return false;
+                };
+                // Whoever has it gives it back soon; if not, the slab is taken back one day.
+                if let Some(lane) = self.lane().as_deref_mut().and_then(Option::as_mut)
+                    && lane.ring == ring
+                {
+                    lane.add(&grant, window);
+                }
+                true
+            }
+            Err(error) if error.kind() == ErrorKind::Stale => {
+                self.lane().map(|mut lane| lane.take()).is_some()
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let lane = self.lane.get_mut().ok().and_then(Option::take);
+        if let Some(lane) = lane {
+            self.session.lanes.put(lane);
+        }
+    }
+}
+
+impl Session {
+    /// Writes by shared memory as far as that goes, and the rest by the socket.
+    pub(crate) async fn write_near(
+        &self,
+        memory: &Arc<Memory>,
+        target: crate::flow::Target<'_>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        let piece = MAX_PAYLOAD as usize;
+        for (number, some) in data.chunks(piece).enumerate() {
+            let at = number * piece;
+            if !Box::pin(memory.write(offset + at as u64, some)).await {
+                return self.write_at(target, offset + at as u64, &data[at..]).await;
+            }
+        }
+        Ok(())
+    }
+}

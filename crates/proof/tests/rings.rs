@@ -1,0 +1,201 @@
+//! Writers by shared memory: the later write wins whichever way it came, and what was written is there whoever is
+//! killed.
+
+use forebay_client::OpenOptions;
+use forebay_client::blocking::{Client, File};
+use forebay_model::Bytes;
+use forebay_proof::{By, Host, Plan, Seeded, pattern, rounds};
+use forebay_server::Medium;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
+const WRITER: &str = env!("CARGO_BIN_EXE_forebay-proof-writer");
+
+fn host() -> Host {
+    Host::new(PROGRAM, Plan::new(Medium::Memory, Bytes::mib(96), Bytes::mib(2)))
+}
+
+/// A file that is written by a ring from now on.
+fn ringed(client: &Client, path: &str) -> File {
+    let file = client.open(path, OpenOptions { create: true, ..OpenOptions::WRITE }).unwrap();
+    file.pwrite(0, &vec![0; 100_000]).unwrap();
+    file
+}
+
+/// How many rings the server has, by the files in its store.
+fn rings(host: &Host) -> usize {
+    let list = std::fs::read_dir(host.store().join("regions")).unwrap();
+    list.filter(|entry| entry.as_ref().unwrap().path().extension() == Some("ring".as_ref())).count()
+}
+
+/// Two clients with a ring each, one by TCP, and truncations: each begins when the one before has returned.
+#[test]
+fn random_overwrites_in_turn_leave_the_last() {
+    let (seeded, host) = (Seeded::new(), host());
+    let mut dice = seeded.dice(1);
+    let clients = [By::Unix, By::Unix, By::Tcp].map(|by| host.client(by));
+    let files: Vec<File> = clients.iter().map(|client| ringed(client, "/order")).collect();
+    assert_eq!(rings(&host), 2);
+    let mut model = vec![0; 100_000];
+    for round in rounds(2000) {
+        for _ in 0..1 + dice.below(3) {
+            let who = dice.index(files.len());
+            let (at, len) = (dice.index(100_000), 1 + dice.index(9000));
+            match dice.below(12) {
+                0 => {
+                    files[who].truncate(at as u64).unwrap();
+                    model.resize(at, 0);
+                }
+                1 => {
+                    let at = files[who].append(&pattern(round, len)).unwrap() as usize;
+                    assert_eq!(at, model.len(), "round {round}");
+                    model.extend_from_slice(&pattern(round, len));
+                }
+                _ => {
+                    let bytes = pattern(dice.next(), len);
+                    files[who].pwrite(at as u64, &bytes).unwrap();
+                    model.resize(model.len().max(at + len), 0);
+                    model[at..at + len].copy_from_slice(&bytes);
+                }
+            }
+        }
+        let who = dice.index(files.len());
+        let mut seen = vec![1; model.len() + 1];
+        let len = files[who].pread(0, &mut seen).unwrap();
+        assert!(seen[..len] == model[..], "round {round}: {len} bytes of {}", model.len());
+    }
+    assert!(!host.log().contains("passed over"), "{}", host.log());
+}
+
+/// Two threads overwrite the same bytes at the same time: one of them wins everywhere, and it is the one that the
+/// server saw last.
+#[test]
+fn writes_at_the_same_time_are_whole() {
+    let host = host();
+    let clients = [host.client(By::Unix), host.client(By::Unix)];
+    let files: Vec<File> = clients.iter().map(|client| ringed(client, "/race")).collect();
+    for round in 1..200_u8 {
+        std::thread::scope(|scope| {
+            for (who, file) in files.iter().enumerate() {
+                scope.spawn(move || file.pwrite(0, &[round.wrapping_mul(2) + who as u8; 50_000]).unwrap());
+            }
+        });
+        let mut seen = [0; 50_000];
+        assert_eq!(files[0].pread(0, &mut seen).unwrap(), seen.len());
+        assert!(seen.iter().all(|byte| *byte == seen[0]), "round {round}: a mixture");
+    }
+}
+
+struct Writing {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    path: String,
+    /// How much it said is written.
+    acknowledged: u64,
+}
+
+impl Writing {
+    fn start(host: &Host, path: String) -> Writing {
+        let mut command = Command::new(WRITER);
+        command.arg(format!("unix:{}", host.socket().display())).arg(host.key()).arg(&path);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Writing { child, lines, path, acknowledged: 0 }
+    }
+
+    /// Waits until it has written so much.
+    fn reach(&mut self, bytes: u64) {
+        while self.acknowledged < bytes {
+            let Some(Ok(line)) = self.lines.next() else { panic!("{} ended early", self.path) };
+            self.acknowledged = line.parse().unwrap();
+        }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        while let Some(Ok(line)) = self.lines.next() {
+            // The last line may be cut.
+            if let Ok(bytes) = line.parse() {
+                self.acknowledged = self.acknowledged.max(bytes);
+            }
+        }
+    }
+
+    fn verify(&self, client: &Client) {
+        let file = client.open(&self.path, OpenOptions::READ).unwrap();
+        let size = file.stat().unwrap().size;
+        assert!(size >= self.acknowledged, "{}: {size} bytes of {}", self.path, self.acknowledged);
+        let mut bytes = vec![0; size as usize];
+        assert_eq!(file.pread(0, &mut bytes).unwrap(), bytes.len());
+        for (number, piece) in bytes.chunks(10_007).enumerate() {
+            let at = number as u64 * 10_007;
+            assert!(piece == &pattern(at, 10_007)[..piece.len()], "{}: the piece at {at}", self.path);
+        }
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Kills writers, the server, or both, at any moment. Writers that live go on when the server is back.
+#[test]
+fn random_kills_of_clients_server_and_both_lose_nothing() {
+    let seeded = Seeded::new();
+    let mut dice = seeded.dice(2);
+    let mut host = host();
+    for round in rounds(12) {
+        let mut writers: Vec<Writing> =
+            (0..3).map(|number| Writing::start(&host, format!("/w{round}.{number}"))).collect();
+        let least = 200_000 + dice.below(1_500_000);
+        writers.iter_mut().for_each(|writer| writer.reach(least));
+        assert!(rings(&host) >= writers.len(), "round {round}: they write by rings");
+        if dice.one_in(2) {
+            writers[0].kill();
+        }
+        if dice.one_in(2) {
+            host.kill();
+            if dice.one_in(2) {
+                writers[1].kill();
+            }
+            std::thread::sleep(Duration::from_millis(dice.below(30)));
+            host.start();
+        }
+        let further = writers[2].acknowledged + 300_000;
+        writers[2].reach(further);
+        writers.iter_mut().for_each(Writing::kill);
+        let reader = host.client(By::turn(round));
+        writers.iter().for_each(|writer| writer.verify(&reader));
+        writers.iter().for_each(|writer| reader.unlink(Path::new(&writer.path)).unwrap());
+    }
+    let status = host.client(By::Unix).status().unwrap();
+    assert_eq!(status.damage, Vec::<String>::new());
+}
+
+/// Sixty-four writers in 256 MiB: what they were granted and do not use is there for whoever needs it.
+#[test]
+fn many_writers_fit_into_a_small_buffer() {
+    let host = Host::new(PROGRAM, Plan::new(Medium::Memory, Bytes::mib(256), Bytes::mib(4)));
+    let clients: Vec<Client> = (0..64).map(|_| host.client(By::Unix)).collect();
+    let files: Vec<File> =
+        clients.iter().enumerate().map(|(number, client)| ringed(client, &format!("/m{number}"))).collect();
+    assert_eq!(rings(&host), 64);
+    let bytes = pattern(3, 64 << 10);
+    // Most of the buffer by one of them, which needs what the others hold.
+    for at in 0..3500 {
+        files[0].pwrite(at * bytes.len() as u64, &bytes).unwrap();
+    }
+    for file in &files {
+        file.pwrite(0, &bytes).unwrap();
+        let mut seen = vec![0; bytes.len()];
+        assert_eq!(file.pread(0, &mut seen).unwrap(), seen.len());
+        assert!(seen == bytes);
+    }
+}

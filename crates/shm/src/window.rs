@@ -1,0 +1,43 @@
+//! Another process's memory, for bytes that were granted there.
+
+use crate::map::Map;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+/// A mapped file of which some bytes were granted to this process by the one that owns it.
+pub struct Window {
+    map: Map,
+}
+
+impl Window {
+    /// Maps the first `len` bytes of a file that is allocated in full.
+    pub fn new(file: &File, len: u32) -> io::Result<Window> {
+        Ok(Window { map: Map::new(file, len as usize)? })
+    }
+
+    /// How many bytes it has.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.map.len() as u32
+    }
+
+    /// Never true: a mapping has at least one byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Makes the pages of a range present, so that nobody waits for them when they are filled.
+    pub fn populate(&self, range: Range<u32>) -> io::Result<()> {
+        self.map.populate_range(range.start as usize, (range.end - range.start) as usize)
+    }
+
+    /// Copies bytes to a position. That they were granted is the caller's promise to the owner.
+    pub fn put(&self, position: u32, bytes: &[u8]) {
+        let to = self.map.at(position as usize, bytes.len());
+        // SAFETY: `at` checked the range; `bytes` is memory of this process that no mapping of a region overlaps, and
+        // nobody in this process has a reference into the mapping.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+    }
+}

@@ -1,0 +1,193 @@
+//! One ring: what its client was granted, and what of its records is believed.
+
+use super::RingId;
+use super::note::{Header, Note, SlabNote};
+use crate::data::region::Region;
+use crate::data::{MAX_FILE, lock};
+use forebay_model::{FileId, JobId, Span, Uid};
+use forebay_shm::{Commit, Found, Slab, Taker, Ticket};
+use std::fs::File;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+/// Most bytes that neighbours in a ring become one record of.
+const RUN: u64 = 16 << 20;
+
+/// A ring.
+pub(super) struct Channel {
+    pub(super) id: RingId,
+    /// Its client holds a lock on it while it lives.
+    pub(super) file: File,
+    pub(super) taker: Taker,
+    state: Mutex<State>,
+}
+
+/// What changes.
+pub(super) struct State {
+    pub(super) note: Note,
+    pub(super) uid: Uid,
+    pub(super) job: JobId,
+    /// What it is bound to; `None` once that was removed.
+    pub(super) bound: Option<FileId>,
+    pub(super) binding: u32,
+    pub(super) epoch: u64,
+    pub(super) slabs: Vec<Granted>,
+    pub(super) next_slab: u32,
+    /// How often it was granted something: grants grow.
+    pub(super) grants: u32,
+    pub(super) last_stamp: u64,
+    /// Whether its client has been heard of since it was given the ring, so that its lock says something.
+    pub(super) confirmed: bool,
+    pub(super) idle_since: Instant,
+    /// Records that were not believed.
+    pub(super) refused: u64,
+}
+
+/// A slab that its client may fill.
+pub(super) struct Granted {
+    pub(super) note: SlabNote,
+    pub(super) region: Arc<Region>,
+    pub(super) slab: Slab,
+    /// Journal slots that are left.
+    pub(super) slots: Range<u32>,
+    /// Where the next bytes may begin: nothing is published twice.
+    pub(super) filled: u32,
+}
+
+/// Bytes that a record publishes.
+pub(super) struct Part {
+    pub(super) region: Arc<Region>,
+    pub(super) slot: u32,
+    pub(super) ticket: Ticket,
+}
+
+/// One write of a client.
+pub(super) struct Heard {
+    /// By the machine's monotonic clock.
+    pub(super) stamp: u64,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) parts: Vec<Part>,
+}
+
+impl Channel {
+    pub(super) fn new(id: RingId, file: File, taker: Taker, state: State) -> Channel {
+        Channel { id, file, taker, state: Mutex::new(state) }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// The writes that wait in the ring, and the number of records they are in. Whatever is not as it should be is
+    /// passed over and counted.
+    pub(super) fn collect(&self, state: &mut State, clock: fn() -> u64) -> (Vec<Heard>, u64) {
+        let taken = state.note.taken();
+        let Some(waiting) = self.taker.waiting(taken) else {
+            state.refused += 1;
+            return (Vec::new(), 0);
+        };
+        // Read after the records were published: an honest stamp is never later.
+        let now = clock();
+        let mut heard: Vec<Heard> = Vec::new();
+        let mut open: Option<Heard> = None;
+        for sequence in taken..taken + waiting {
+            let commit = match self.taker.read(sequence) {
+                Found::Commit(commit) => Some(commit),
+                Found::Torn => None,
+            };
+            let part = commit.and_then(|commit| Some((commit, state.publish(&commit, now)?)));
+            let Some((commit, part)) = part else {
+                // What belongs to the same write goes with it.
+                state.refused += 1;
+                open = None;
+                continue;
+            };
+            let mut write = match open.take() {
+                Some(write) if write.stamp == commit.stamp && write.offset + write.len == commit.offset => {
+                    write
+                }
+                Some(_) => {
+                    state.refused += 1;
+                    continue;
+                }
+                None => Heard { stamp: commit.stamp, offset: commit.offset, len: 0, parts: Vec::new() },
+            };
+            write.len += u64::from(commit.len);
+            write.parts.push(part);
+            match commit.more {
+                true => open = Some(write),
+                false => heard.push(write),
+            }
+        }
+        state.refused += u64::from(open.is_some());
+        (heard, waiting)
+    }
+}
+
+impl State {
+    pub(super) fn new(note: Note, header: &Header, epoch: u64) -> State {
+        State {
+            note,
+            uid: header.uid,
+            job: header.job,
+            bound: Some(header.file).filter(|file| file.0 != 0),
+            binding: header.binding,
+            epoch,
+            slabs: Vec::new(),
+            next_slab: 0,
+            grants: 0,
+            last_stamp: 0,
+            confirmed: false,
+            idle_since: Instant::now(),
+            refused: 0,
+        }
+    }
+
+    /// The bytes that a record publishes, if it may.
+    fn publish(&mut self, commit: &Commit, now: u64) -> Option<Part> {
+        let fits = Span::at(commit.offset, u64::from(commit.len)).is_some_and(|span| span.end <= MAX_FILE);
+        let timely = commit.stamp >= self.last_stamp && commit.stamp <= now;
+        if commit.binding != self.binding || commit.len == 0 || !fits || !timely {
+            return None;
+        }
+        let granted = self.slabs.iter_mut().find(|granted| granted.note.number == commit.slab)?;
+        if commit.position < granted.filled {
+            return None;
+        }
+        let ticket = granted.slab.publish(commit.position, commit.len)?;
+        let slot = granted.slots.next()?;
+        granted.filled = commit.position + commit.len;
+        self.last_stamp = commit.stamp;
+        Some(Part { region: Arc::clone(&granted.region), slot, ticket })
+    }
+
+    /// Lets go of all slabs before this one. What they hold must have been heard before.
+    pub(super) fn release(&mut self, before: u32) {
+        let note = &self.note;
+        self.slabs.retain(|granted| {
+            let keep = granted.note.number >= before;
+            if !keep {
+                note.remove_slab(granted.note.number);
+            }
+            keep
+        });
+    }
+}
+
+impl Heard {
+    /// Whether another write goes on where this one ends, in the file and in the region.
+    pub(super) fn continues(&self, next: &Heard) -> bool {
+        let ([one], [other]) = (&self.parts[..], &next.parts[..]) else { return false };
+        self.offset + self.len == next.offset
+            && Arc::ptr_eq(&one.region, &other.region)
+            && one.ticket.is_followed_by(other.ticket)
+            && self.len + next.len <= RUN
+    }
+
+    pub(super) fn join(&mut self, next: &Heard) {
+        self.len += next.len;
+        self.parts[0].ticket = self.parts[0].ticket.extended(next.parts[0].ticket);
+    }
+}

@@ -1,0 +1,576 @@
+//! Rings: clients on this machine write without asking, and are heard before anything else happens to the file.
+//!
+//! A ring is bound to one file at a time, so that hearing it needs no other file's lock. Its client fills slabs,
+//! which are granted with the journal slots that their records will need, and appends a record for each write. How the
+//! two sides talk, and what becomes of everything when one of them dies, is decision 70.
+//!
+//! **Invariant**: a write whose record is in the ring counts, whoever dies; its place in time is its stamp, not when it
+//! was heard; nothing in shared memory is believed; a slab is given up only when all its records were taken.
+
+mod adopt;
+mod channel;
+mod note;
+
+pub(super) use note::{Header, Note};
+
+use super::clock::monotonic;
+use super::file::{File, SizeRecord};
+use super::publish::{Put, Space, Write};
+use super::reclaim::Want;
+use super::{Data, lock};
+use crate::superblock::boot_id;
+use channel::{Channel, Granted, Heard, State};
+use crc32c::crc32c;
+use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Span, Stamp, Uid};
+use forebay_shm::{BELL_BYTES, Bell, RING_BYTES, Slab, Taker};
+use note::{MOST_SLABS, SlabNote};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Most rings of a store.
+const MOST_RINGS: usize = 256;
+/// The first grant to a ring; each is twice the one before, up to a bound.
+const FIRST_SLAB: u32 = 256 << 10;
+/// The largest, and the share of the capacity that one may be.
+const LARGEST_SLAB: u64 = 8 << 20;
+const SHARE: u64 = 512;
+const LEAST_SLAB: u64 = 64 << 10;
+/// One journal slot for so many bytes, as in a whole region.
+const BYTES_PER_SLOT: u32 = 2048;
+/// How long a client may take to say that it has a ring.
+const UNCONFIRMED: Duration = Duration::from_secs(60);
+const BELL: &str = "bell";
+
+/// Which ring.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RingId(pub u32);
+
+/// A ring, for a client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RingOffer {
+    /// Which.
+    pub ring: RingId,
+    /// Its file.
+    pub path: PathBuf,
+    /// The bell that wakes who hears it.
+    pub bell: PathBuf,
+    /// What tells it from others.
+    pub nonce: u128,
+    /// What it is bound to now.
+    pub binding: u32,
+    /// When, by the machine's monotonic clock.
+    pub clock: u64,
+}
+
+/// A slab, for a client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SlabOffer {
+    /// Its number.
+    pub slab: u32,
+    /// The file of its region.
+    pub path: PathBuf,
+    /// Bytes of the region.
+    pub size: u32,
+    /// Tells the file from an earlier one of the same name.
+    pub generation: u32,
+    /// Where in the region it is.
+    pub start: u32,
+    /// Its bytes.
+    pub len: u32,
+    /// Most records for it.
+    pub records: u32,
+    /// In which epoch it was granted.
+    pub epoch: u64,
+}
+
+/// All rings of a store.
+#[derive(Default)]
+pub(super) struct Rings {
+    table: Mutex<Table>,
+    count: AtomicUsize,
+    bell: OnceLock<Bell>,
+    /// Something died of what was heard.
+    dead: AtomicBool,
+}
+
+#[derive(Default)]
+struct Table {
+    channels: HashMap<RingId, Arc<Channel>>,
+    bound: HashMap<FileId, Vec<Arc<Channel>>>,
+    next: u32,
+}
+
+impl Rings {
+    /// The rings bound to a file.
+    fn of(&self, file: FileId) -> Vec<Arc<Channel>> {
+        match self.count.load(Ordering::Acquire) {
+            0 => Vec::new(),
+            _ => lock(&self.table).bound.get(&file).cloned().unwrap_or_default(),
+        }
+    }
+
+    pub(super) fn any_of(&self, file: FileId) -> bool {
+        !self.of(file).is_empty()
+    }
+
+    fn all(&self) -> Vec<Arc<Channel>> {
+        lock(&self.table).channels.values().cloned().collect()
+    }
+
+    /// A file was removed: whatever is still written to it is for nobody. The caller has its lock.
+    pub(super) fn forget(&self, file: FileId) {
+        for channel in self.of(file) {
+            let mut state = channel.lock();
+            if state.bound == Some(file) {
+                state.bound = None;
+                state.epoch += 1;
+                // The client asks when it wants to write next, and is told then.
+                let _ = channel.taker.recall(state.epoch);
+            }
+        }
+        lock(&self.table).bound.remove(&file);
+    }
+
+    fn insert(&self, channel: &Arc<Channel>) {
+        let bound = channel.lock().bound;
+        let mut table = lock(&self.table);
+        table.channels.insert(channel.id, channel.clone());
+        table.next = table.next.max(channel.id.0 + 1);
+        if let Some(file) = bound {
+            table.bound.entry(file).or_default().push(channel.clone());
+        }
+        self.count.store(table.channels.len(), Ordering::Release);
+    }
+
+    fn unbind(table: &mut Table, channel: &Arc<Channel>, file: FileId) {
+        if let Some(list) = table.bound.get_mut(&file) {
+            list.retain(|other| other.id != channel.id);
+            if list.is_empty() {
+                table.bound.remove(&file);
+            }
+        }
+    }
+}
+
+/// What the files of all rings may take.
+pub(crate) fn rings_cost() -> u64 {
+    const PAGE: u64 = 4096;
+    MOST_RINGS as u64 * (RING_BYTES + PAGE) + BELL_BYTES
+}
+
+/// A ring's name in the store.
+fn ring_name(id: RingId) -> String {
+    format!("m{:05}.ring", id.0)
+}
+
+fn boot() -> Result<u64> {
+    let [a, b, c, d, e, f, g, h, ..] = boot_id()?;
+    Ok(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+}
+
+fn unusable(what: &str, error: &std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("cannot make {what}: {error}"))
+}
+
+impl Data {
+    /// Takes what the rings of a file hold, in the order of stamps. Called with the file locked, before anything else.
+    pub(super) fn hear(&self, id: FileId, file: &mut File) -> Result<()> {
+        self.before.before(id);
+        let channels = self.rings.of(id);
+        if channels.is_empty() {
+            return Ok(());
+        }
+        let begin = monotonic();
+        let mut states = Vec::with_capacity(channels.len());
+        for (number, channel) in channels.iter().enumerate() {
+            let state = channel.lock();
+            if state.bound == Some(id) && channel.taker.waiting(state.note.taken()) != Some(0) {
+                states.push((number, state, 0));
+            }
+        }
+        if states.is_empty() {
+            return Ok(());
+        }
+        if !file.deleted && !file.unsettled {
+            self.note_size(id, file, true)?;
+            file.unsettled = true;
+        }
+        let mut heard = Vec::new();
+        for (number, state, records) in &mut states {
+            let (writes, taken) = channels[*number].collect(state, monotonic);
+            heard.extend(writes.into_iter().map(|write| (*number, write)));
+            *records = taken;
+        }
+        if !file.deleted {
+            heard.sort_by_key(|(number, write)| (write.stamp, *number));
+            self.apply(id, file, begin, heard, &states);
+        }
+        for (number, mut state, records) in states {
+            let taken = state.note.taken() + records;
+            state.note.set_taken(taken);
+            channels[number].taker.take(taken);
+            state.idle_since = Instant::now();
+            // A client fills its slabs in order: those before the last that it used are done with.
+            let used = state.slabs.iter().rev().find(|granted| granted.filled > granted.note.start);
+            if let Some(last) = used.map(|granted| granted.note.number) {
+                state.release(last);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes writes count, neighbours of one client as one record where nothing lies between them in time. What other
+    /// rings published after `begin` may not have been seen: it is concurrent only with what was stamped before.
+    fn apply(
+        &self,
+        id: FileId,
+        file: &mut File,
+        begin: u64,
+        heard: Vec<(usize, Heard)>,
+        states: &[(usize, std::sync::MutexGuard<'_, State>, u64)],
+    ) {
+        let owner = |number: usize| {
+            let state = states.iter().find(|(other, ..)| *other == number).map(|(_, state, _)| state);
+            let state = state.expect("what was heard was heard from somebody");
+            (state.uid, state.job)
+        };
+        let mut rest = heard.into_iter().peekable();
+        while let Some((number, mut write)) = rest.next() {
+            let mut stamp = Stamp(self.clock.base() + write.stamp);
+            if stamp <= file.ordered {
+                stamp = Stamp(file.ordered.0 + 1);
+                file.ordered = stamp;
+            }
+            while let Some((_, next)) = rest.next_if(|(other, next)| {
+                *other == number && next.stamp < begin && write.continues(next) && {
+                    let span = Span::new(next.offset, next.offset + next.len);
+                    file.index.pieces(span).all(|extent| extent.stamp < stamp)
+                }
+            }) {
+                write.join(&next);
+            }
+            let ((uid, job), len) = (owner(number), write.len);
+            let puts = write.parts.into_iter().map(|part| {
+                // A view cannot fail: the slab holds the generation.
+                let crc = part.region.arena.view(part.ticket).map_or(0, |view| crc32c(view.as_ref()));
+                let (region, slot, len) = (part.region, part.slot, part.ticket.len());
+                Put { region, slot, uid, len, crc, space: Space::Slab(part.ticket) }
+            });
+            let puts = puts.collect();
+            if self.publish(Write { file: id, stamp, job }, file, write.offset, puts) {
+                self.rings.dead.store(true, Ordering::Release);
+            }
+            file.size = file.size.max(write.offset + len);
+            file.touch(stamp);
+            self.clock.observe(stamp);
+        }
+    }
+
+    /// Hears the rings of a file, and does nothing else.
+    fn listen(&self, id: FileId) -> Result<()> {
+        let state = self.files.get(id, || self.load(id))?;
+        self.hear(id, &mut lock(&state))
+    }
+
+    /// Hears all rings.
+    pub(super) fn listen_to_all(&self) -> Result<()> {
+        let files: Vec<FileId> = lock(&self.rings.table).bound.keys().copied().collect();
+        files.into_iter().try_for_each(|file| self.listen(file))
+    }
+
+    /// Hears the rings in which something waits; true if there was any.
+    pub fn attend(&self) -> Result<bool> {
+        let mut any = false;
+        for channel in self.rings.all() {
+            let file = {
+                let state = channel.lock();
+                let waits = channel.taker.waiting(state.note.taken()).is_some_and(|waiting| waiting > 0);
+                state.bound.filter(|_| waits)
+            };
+            if let Some(file) = file {
+                any = true;
+                self.listen(file)?;
+            }
+        }
+        if self.rings.dead.swap(false, Ordering::AcqRel) {
+            self.reclaim_if(true);
+        }
+        Ok(any)
+    }
+
+    /// Sleeps until a client rings because its ring fills up, or for so long.
+    pub fn doze(&self, patience: Duration) {
+        match self.rings.bell.get() {
+            Some(bell) => bell.sleep(patience, || false),
+            None => std::thread::sleep(patience),
+        }
+    }
+
+    /// Binds a ring to a file for a user: one that its client has already, or a new one. The client must be allowed to
+    /// write to the file.
+    pub fn bind_ring(&self, uid: Uid, job: JobId, file: FileId, own: Option<RingId>) -> Result<RingOffer> {
+        let bell = self.bell_path()?;
+        // Found again by recovery, even if nothing but the ring holds its bytes.
+        let state = self.files.get(file, || self.load(file))?;
+        {
+            let mut state = lock(&state);
+            self.hear(file, &mut state)?;
+            state.alive()?;
+            if !state.unsettled || self.kv.get(&SizeRecord::key(file))?.is_none() {
+                self.note_size(file, &state, true)?;
+                state.unsettled = true;
+            }
+        }
+        let known = own.and_then(|id| lock(&self.rings.table).channels.get(&id).cloned());
+        let channel = match known.filter(|channel| channel.lock().uid == uid) {
+            Some(channel) => {
+                self.rebind(&channel, job, file)?;
+                channel
+            }
+            None => self.make_ring(uid, job, file)?,
+        };
+        let state = channel.lock();
+        let path = self.disk.path(&ring_name(channel.id)).ok_or(ErrorKind::Unsupported)?;
+        let (ring, nonce, binding) = (channel.id, channel.taker.nonce(), state.binding);
+        Ok(RingOffer { ring, path, bell, nonce, binding, clock: monotonic() })
+    }
+
+    fn rebind(&self, channel: &Arc<Channel>, job: JobId, file: FileId) -> Result<()> {
+        let before = channel.lock().bound;
+        if let Some(before) = before {
+            self.listen(before)?;
+        }
+        let mut state = channel.lock();
+        let left = channel.taker.waiting(state.note.taken()).unwrap_or(0);
+        if left > 0 && state.bound.is_some() {
+            return Err(Error::new(ErrorKind::Busy, "the ring is being written to"));
+        }
+        let taken = state.note.taken() + left;
+        state.note.set_taken(taken);
+        channel.taker.take(taken);
+        state.binding = state.binding.wrapping_add(1);
+        (state.bound, state.job) = (Some(file), job);
+        let header = self.header_of(channel, &state)?;
+        state.note.set_header(&header);
+        drop(state);
+        let mut table = lock(&self.rings.table);
+        if let Some(before) = before {
+            Rings::unbind(&mut table, channel, before);
+        }
+        table.bound.entry(file).or_default().push(channel.clone());
+        Ok(())
+    }
+
+    fn header_of(&self, channel: &Channel, state: &State) -> Result<Header> {
+        Ok(Header {
+            nonce: channel.taker.nonce(),
+            boot: boot()?,
+            base: self.clock.base(),
+            uid: state.uid,
+            job: state.job,
+            file: state.bound.unwrap_or(FileId(0)),
+            binding: state.binding,
+        })
+    }
+
+    fn make_ring(&self, uid: Uid, job: JobId, file: FileId) -> Result<Arc<Channel>> {
+        let id = {
+            let mut table = lock(&self.rings.table);
+            if table.channels.len() >= MOST_RINGS {
+                let text = format!("{MOST_RINGS} rings are in use already");
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            table.next += 1;
+            RingId(table.next - 1)
+        };
+        let mut nonce = [0; 16];
+        getrandom::fill(&mut nonce)
+            .map_err(|error| Error::new(ErrorKind::Io, format!("no randomness: {error}")))?;
+        let nonce = u128::from_le_bytes(nonce);
+        let base = self.clock.base();
+        let header = Header { nonce, boot: boot()?, base, uid, job, file, binding: 1 };
+        let name = ring_name(id);
+        let ring = self.disk.create(&name, RING_BYTES)?;
+        let taker = Taker::create(&ring, nonce).map_err(|error| unusable(&name, &error))?;
+        taker.set_epoch(1);
+        let note = Note::create(&*self.disk, id, &header)?;
+        // A descriptor of the store's own: with its client's the lock would be shared.
+        let ring = self.disk.open(&name)?.ok_or(ErrorKind::Io)?;
+        let state = State::new(note, &header, 1);
+        let channel = Arc::new(Channel::new(id, ring, taker, state));
+        self.rings.insert(&channel);
+        Ok(channel)
+    }
+
+    fn bell_path(&self) -> Result<PathBuf> {
+        let path = self.disk.path(BELL).ok_or(ErrorKind::Unsupported)?;
+        if self.rings.bell.get().is_none() {
+            let file = match self.disk.open(BELL)? {
+                Some(file) => file,
+                None => self.disk.create(BELL, BELL_BYTES)?,
+            };
+            let bell = Bell::new(&file).map_err(|error| unusable(BELL, &error))?;
+            // Somebody else may have been faster, with the same file.
+            let _ = self.rings.bell.set(bell);
+        }
+        Ok(path)
+    }
+
+    /// How much a ring is granted next: at least `least` where that is possible.
+    pub fn next_slab(&self, ring: RingId, least: u32) -> u32 {
+        let usual = self.rings_state(ring, |state| FIRST_SLAB << state.grants.min(8)).unwrap_or(FIRST_SLAB);
+        let capacity = u64::from(self.geometry.regions) * u64::from(self.geometry.size);
+        let most = (capacity / SHARE).clamp(LEAST_SLAB, LARGEST_SLAB).min(u64::from(self.geometry.size));
+        usual.max(least).min(most as u32)
+    }
+
+    fn rings_state<T>(&self, ring: RingId, look: impl FnOnce(&State) -> T) -> Option<T> {
+        let channel = lock(&self.rings.table).channels.get(&ring).cloned()?;
+        let state = channel.lock();
+        Some(look(&state))
+    }
+
+    /// Grants a slab to a ring of a user, whose client has done with all slabs before `keep`. Waits for space as any
+    /// reservation does.
+    pub fn grant_slab(&self, uid: Uid, ring: RingId, keep: u32, len: u32) -> Result<SlabOffer> {
+        let stale = || Error::new(ErrorKind::Stale, format!("ring {} is not there any more", ring.0));
+        let channel = lock(&self.rings.table).channels.get(&ring).cloned().ok_or_else(stale)?;
+        let file = {
+            let mut state = channel.lock();
+            state.confirmed = true;
+            state.bound.filter(|_| state.uid == uid).ok_or_else(stale)?
+        };
+        self.listen(file)?;
+        {
+            let mut state = channel.lock();
+            let left = channel.taker.waiting(state.note.taken()).unwrap_or(0);
+            if left == 0 {
+                state.release(keep);
+            }
+            if state.slabs.len() >= MOST_SLABS as usize {
+                return Err(Error::new(ErrorKind::Busy, "the ring has as many slabs as it may"));
+            }
+        }
+        let want = Want { len, slots: (len / BYTES_PER_SLOT).max(1) };
+        let grant = self.reserve_for(uid, file, want)?;
+        let mut state = channel.lock();
+        let (region, slot, slots) = (grant.region, grant.slot, grant.slots);
+        let note = SlabNote {
+            number: state.next_slab,
+            region: region.id,
+            generation: region.arena.generation(),
+            start: grant.bytes.start(),
+            len: grant.bytes.len(),
+            slot,
+            slots,
+        };
+        if state.bound != Some(file) || !state.note.add_slab(&note) {
+            return Err(Error::new(ErrorKind::Busy, "the ring was bound to another file meanwhile"));
+        }
+        (state.next_slab, state.grants) = (state.next_slab + 1, state.grants.saturating_add(1));
+        let path = self.disk.path(&super::region::data_name(region.id)).ok_or(ErrorKind::Unsupported)?;
+        let offer = SlabOffer {
+            slab: note.number,
+            path,
+            size: self.geometry.size,
+            generation: note.generation,
+            start: note.start,
+            len: note.len,
+            records: slots,
+            epoch: state.epoch,
+        };
+        let (filled, slots, slab) = (note.start, slot..slot + slots, Slab::new(grant.bytes));
+        state.slabs.push(Granted { note, region, slab, slots, filled });
+        Ok(offer)
+    }
+
+    /// Takes back every slab that is not being filled just now; true if there was any.
+    pub(super) fn recall_slabs(&self) -> Result<bool> {
+        let mut any = false;
+        for channel in self.rings.all() {
+            any |= self.recall(&channel)?;
+        }
+        Ok(any)
+    }
+
+    fn recall(&self, channel: &Arc<Channel>) -> Result<bool> {
+        let (file, quiet, epoch) = {
+            let mut state = channel.lock();
+            if state.slabs.is_empty() {
+                return Ok(false);
+            }
+            state.epoch += 1;
+            (state.bound, channel.taker.recall(state.epoch), state.epoch)
+        };
+        if !quiet {
+            // It is filling: when it asks for more it says what it has done with.
+            return Ok(true);
+        }
+        if let Some(file) = file {
+            self.listen(file)?;
+        }
+        let mut state = channel.lock();
+        if state.epoch == epoch {
+            state.release(u32::MAX);
+            state.grants = 0;
+        }
+        Ok(true)
+    }
+
+    /// Makes whoever writes to a file by a ring ask before the next write.
+    pub fn recall_file(&self, file: FileId) {
+        for channel in self.rings.of(file) {
+            let mut state = channel.lock();
+            state.epoch += 1;
+            let _ = channel.taker.recall(state.epoch);
+        }
+    }
+
+    /// Takes back what clients have not used for so long, and removes the rings of clients that are gone; says how
+    /// many these were, and how many records of them were not believed.
+    pub fn tend_rings(&self, idle: Duration) -> Result<(usize, u64)> {
+        let (mut gone, mut refused) = (0, 0);
+        for channel in self.rings.all() {
+            let (confirmed, since) = {
+                let mut state = channel.lock();
+                refused += std::mem::take(&mut state.refused);
+                (state.confirmed, state.idle_since)
+            };
+            let dead = match confirmed {
+                true => adopt::is_abandoned(&channel.file),
+                false => since.elapsed() > UNCONFIRMED,
+            };
+            if dead {
+                self.end_ring(&channel)?;
+                gone += 1;
+            } else if since.elapsed() > idle {
+                self.recall(&channel)?;
+                channel.lock().idle_since = Instant::now();
+            }
+        }
+        Ok((gone, refused))
+    }
+
+    /// Hears a ring whose client is gone for the last time, and removes it.
+    fn end_ring(&self, channel: &Arc<Channel>) -> Result<()> {
+        let bound = channel.lock().bound;
+        if let Some(file) = bound {
+            self.listen(file)?;
+        }
+        {
+            let mut table = lock(&self.rings.table);
+            if let Some(file) = bound {
+                Rings::unbind(&mut table, channel, file);
+            }
+            table.channels.remove(&channel.id);
+            self.rings.count.store(table.channels.len(), Ordering::Release);
+        }
+        channel.lock().release(u32::MAX);
+        // The note goes first: a ring without one is nobody's.
+        self.disk.remove(&Note::name(channel.id))?;
+        self.disk.remove(&ring_name(channel.id))
+    }
+}

@@ -1,0 +1,458 @@
+//! Clients that write by rings, beside those that ask, on a store whose process dies at any moment: the later write
+//! always wins, and nothing that was written is lost.
+
+use forebay_dice::{Dice, Seeded, rounds};
+use forebay_model::{FileId, Incarnation, JobId, Span, Uid};
+use forebay_shm::{Commit, Window, Writer};
+use forebay_store::{
+    Batch, Data, DirDisk, Filled, Geometry, MemoryKv, NoRings, Piece, Place, RingId, SlabOffer, Start,
+};
+use rustix::fs::{FlockOperation, flock};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const GEOMETRY: Geometry = Geometry { regions: 24, size: 128 << 10, slots: 128 };
+const INCARNATION: Incarnation = Incarnation(3);
+const OWNER: Uid = Uid(7);
+const SPACE: u64 = 60_000;
+
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+struct World {
+    dir: tempfile::TempDir,
+    kv: Arc<MemoryKv>,
+    data: Option<Data>,
+}
+
+impl World {
+    fn new() -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let kv = Arc::new(MemoryKv::new());
+        Data::format(&DirDisk::new(dir.path().to_owned(), true), GEOMETRY, INCARNATION).unwrap();
+        let mut world = World { dir, kv, data: None };
+        world.start(Start::Fresh);
+        world
+    }
+
+    fn start(&mut self, start: Start) {
+        let disk = Arc::new(DirDisk::new(self.dir.path().to_owned(), true));
+        let opened = Data::open(disk, self.kv.clone(), GEOMETRY, INCARNATION, start, Box::new(NoRings));
+        self.data = Some(opened.unwrap().0);
+    }
+
+    fn stop(&mut self) {
+        self.data = None;
+    }
+
+    fn data(&self) -> &Data {
+        self.data.as_ref().expect("the store is open")
+    }
+
+    fn read(&self, file: FileId) -> Vec<u8> {
+        let size = self.data().facts(file).unwrap().size;
+        let mut bytes = Vec::new();
+        for piece in self.data().read(file, 0, size as u32).unwrap() {
+            match piece {
+                Piece::Bytes(view) => bytes.extend_from_slice(view.as_ref()),
+                Piece::Zeros(count) => bytes.resize(bytes.len() + count as usize, 0),
+                Piece::Behind(span) => panic!("{span} is behind"),
+            }
+        }
+        bytes
+    }
+
+    fn write(&self, file: FileId, offset: u64, bytes: &[u8]) {
+        let (mut parts, mut left) = (Vec::new(), bytes);
+        while !left.is_empty() {
+            let mut grant = self.data().reserve(OWNER, file, left.len() as u32).unwrap();
+            let (some, rest) = left.split_at(left.len().min(grant.len() as usize));
+            grant.as_mut_slice()[..some.len()].copy_from_slice(some);
+            parts.push(Filled { grant, len: some.len() as u32, crc: crc32c::crc32c(some) });
+            left = rest;
+        }
+        self.data().commit(file, Place::At(offset), parts, JobId(1)).unwrap();
+    }
+
+    fn ring_files(&self) -> usize {
+        let names = std::fs::read_dir(self.dir.path()).unwrap();
+        names
+            .filter(|name| name.as_ref().unwrap().path().extension().is_some_and(|end| end == "ring"))
+            .count()
+    }
+}
+
+/// A slab as its client sees it.
+struct Held {
+    offer: SlabOffer,
+    window: Window,
+    used: u32,
+    records: u32,
+}
+
+/// A client with one ring.
+struct Client {
+    ring: RingId,
+    nonce: u128,
+    binding: u32,
+    file: FileId,
+    writer: Writer,
+    slabs: VecDeque<Held>,
+    _lock: File,
+}
+
+impl Client {
+    fn new(world: &World, file: FileId) -> Client {
+        let offer = world.data().bind_ring(OWNER, JobId(2), file, None).unwrap();
+        let lock = open(&offer.path);
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let writer = Writer::open(&lock, offer.nonce).unwrap();
+        let (ring, nonce, binding) = (offer.ring, offer.nonce, offer.binding);
+        let mut client = Client { ring, nonce, binding, file, writer, slabs: VecDeque::new(), _lock: lock };
+        client.ask(world);
+        client
+    }
+
+    fn rebind(&mut self, world: &World, file: FileId) {
+        let offer = world.data().bind_ring(OWNER, JobId(2), file, Some(self.ring)).unwrap();
+        assert_eq!(offer.ring, self.ring);
+        (self.binding, self.file) = (offer.binding, file);
+    }
+
+    fn ask(&mut self, world: &World) {
+        let keep = self.slabs.front().map_or(u32::MAX, |held| held.offer.slab);
+        let len = world.data().next_slab(self.ring, 1).min(10_000);
+        let offer = world.data().grant_slab(OWNER, self.ring, keep, len).unwrap();
+        let window = Window::new(&open(&offer.path), offer.size).unwrap();
+        self.slabs.retain(|held| held.offer.epoch == offer.epoch);
+        let (used, records) = (offer.start, offer.records);
+        self.slabs.push_back(Held { offer, window, used, records });
+    }
+
+    fn room(&self) -> u32 {
+        let room =
+            |held: &Held| if held.records == 0 { 0 } else { held.offer.start + held.offer.len - held.used };
+        self.slabs.iter().map(room).sum()
+    }
+
+    /// What the preload library does for `pwrite`; false if the server would have to be asked, and is away.
+    fn write(&mut self, world: &World, offset: u64, bytes: &[u8]) -> bool {
+        loop {
+            let epoch = self.slabs.back().map_or(0, |held| held.offer.epoch);
+            let fits = self.room() >= bytes.len() as u32 && self.writer.room() >= 8;
+            if let (true, Some(_filling)) = (fits, self.writer.enter(epoch)) {
+                break;
+            }
+            if world.data.is_none() {
+                return false;
+            }
+            if fits {
+                self.slabs.clear();
+            }
+            self.ask(world);
+        }
+        let (stamp, mut commits, mut done) = (now(), Vec::new(), 0);
+        while done < bytes.len() {
+            let held = self.slabs.front_mut().unwrap();
+            let left = (held.offer.start + held.offer.len - held.used) as usize;
+            let len = left.min(bytes.len() - done);
+            if len == 0 || held.records == 0 {
+                self.slabs.pop_front();
+                continue;
+            }
+            held.window.put(held.used, &bytes[done..done + len]);
+            commits.push(Commit {
+                sequence: self.writer.head() + commits.len() as u64,
+                binding: self.binding,
+                slab: held.offer.slab,
+                position: held.used,
+                len: len as u32,
+                offset: offset + done as u64,
+                stamp,
+                more: done + len < bytes.len(),
+            });
+            (held.used, held.records, done) = (held.used + len as u32, held.records - 1, done + len);
+        }
+        assert!(self.writer.push(&commits));
+        true
+    }
+}
+
+fn put(model: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
+    let end = offset as usize + bytes.len();
+    model.resize(model.len().max(end), 0);
+    model[offset as usize..end].copy_from_slice(bytes);
+}
+
+fn one_step(
+    dice: &mut Dice,
+    world: &mut World,
+    clients: &mut Vec<Client>,
+    model: &mut BTreeMap<FileId, Vec<u8>>,
+) {
+    let files: Vec<FileId> = model.keys().copied().collect();
+    let file = *dice.pick(&files);
+    let (offset, len) = (dice.below(SPACE), 1 + dice.below(4000) as usize);
+    match dice.below(40) {
+        0..22 => {
+            let client = dice.index(clients.len());
+            // Sequential writes become one record.
+            let mut at = offset;
+            for _ in 0..1 + dice.below(4) {
+                let bytes = dice.bytes(len);
+                assert!(clients[client].write(world, at, &bytes));
+                put(model.get_mut(&clients[client].file).unwrap(), at, &bytes);
+                at += len as u64;
+            }
+        }
+        22..25 => {
+            let bytes = dice.bytes(len);
+            world.write(file, offset, &bytes);
+            put(model.get_mut(&file).unwrap(), offset, &bytes);
+        }
+        25..27 => {
+            world.data().truncate(file, offset, Batch::default()).unwrap();
+            model.get_mut(&file).unwrap().resize(offset as usize, 0);
+        }
+        27 => {
+            let bytes = model.get_mut(&file).unwrap();
+            world.data().punch(file, Span::new(offset, offset + len as u64), Batch::default()).unwrap();
+            let end = bytes.len().min(offset as usize + len);
+            bytes[(offset as usize).min(end)..end].fill(0);
+        }
+        28 => {
+            let client = dice.index(clients.len());
+            clients[client].rebind(world, file);
+        }
+        29 => {
+            world.data().tend_rings(Duration::ZERO).unwrap();
+        }
+        30..32 => drop(world.data().attend().unwrap()),
+        32 => {
+            world.data().sync(file).unwrap();
+            world.data().settle(file).unwrap();
+        }
+        33 => drop(world.data().tidy()),
+        34 => {
+            let client = dice.index(clients.len());
+            clients.swap_remove(client);
+            clients.push(Client::new(world, file));
+        }
+        35 => die(dice, world, clients, model),
+        _ => assert!(world.read(file) == model[&file], "file {file}"),
+    }
+}
+
+/// The store's process dies. Clients go on as far as they can; some die too.
+fn die(dice: &mut Dice, world: &mut World, clients: &mut Vec<Client>, model: &mut BTreeMap<FileId, Vec<u8>>) {
+    world.stop();
+    for client in clients.iter_mut() {
+        let len = 1 + dice.index(500);
+        let bytes = dice.bytes(len);
+        let at = dice.below(SPACE);
+        if client.write(world, at, &bytes) {
+            put(model.get_mut(&client.file).unwrap(), at, &bytes);
+        }
+    }
+    let lost = dice.one_in(2).then(|| clients.swap_remove(dice.index(clients.len())).file);
+    world.start(Start::ProcessDied);
+    if let Some(file) = lost {
+        clients.push(Client::new(world, file));
+    }
+}
+
+#[test]
+fn random_rings_and_requests_on_a_store_that_dies_equal_a_model() {
+    let seeded = Seeded::new();
+    for round in rounds(6) {
+        let mut dice = seeded.dice(round);
+        let mut world = World::new();
+        let mut model: BTreeMap<FileId, Vec<u8>> = (100..103).map(|id| (FileId(id), Vec::new())).collect();
+        let files: Vec<FileId> = model.keys().copied().collect();
+        let mut clients: Vec<Client> =
+            [files[0], files[0], files[1]].into_iter().map(|file| Client::new(&world, file)).collect();
+        for _ in 0..250 {
+            one_step(&mut dice, &mut world, &mut clients, &mut model);
+        }
+        for (file, bytes) in &model {
+            assert!(world.read(*file) == *bytes, "round {round}, file {file}");
+        }
+        assert_eq!(
+            world.data().tend_rings(Duration::MAX).unwrap().1,
+            0,
+            "round {round}: records were not believed"
+        );
+        drop(clients);
+        world.data().tend_rings(Duration::MAX).unwrap();
+        assert_eq!(world.ring_files(), 0, "round {round}: rings of nobody");
+        assert!(world.data().damage().is_empty() && world.data().check_payloads(&|| false) > 0);
+        for file in files {
+            world.data().delete(file, Batch::default()).unwrap();
+        }
+        world.data().attend().unwrap();
+        assert_eq!(world.data().usage().live, 0, "round {round}");
+    }
+}
+
+#[test]
+fn what_a_client_may_not_say_is_passed_over_and_the_next_is_heard() {
+    let file = FileId(100);
+    let world = World::new();
+    let mut client = Client::new(&world, file);
+    assert!(client.write(&world, 0, &[7; 100]));
+    let (slab, start) = (client.slabs[0].offer.slab, client.slabs[0].offer.start);
+    let (end, binding) = (start + client.slabs[0].offer.len, client.binding);
+    let good = Commit {
+        sequence: 0,
+        binding,
+        slab,
+        position: start + 100,
+        len: 10,
+        offset: 0,
+        stamp: now(),
+        more: false,
+    };
+    let lies = [
+        ("past the slab", Commit { position: end - 5, ..good }),
+        ("past the region", Commit { position: u32::MAX - 3, ..good }),
+        ("bytes that were published already", Commit { position: start, ..good }),
+        ("before the slab", Commit { position: start.wrapping_sub(1), ..good }),
+        ("nothing", Commit { len: 0, ..good }),
+        ("past every file", Commit { offset: u64::MAX - 5, ..good }),
+        ("from the future", Commit { stamp: now() + 60_000_000_000, ..good }),
+        ("from before what was said last", Commit { stamp: 1, ..good }),
+        ("another binding", Commit { binding: binding + 1, ..good }),
+        ("another slab", Commit { slab: slab + 1, ..good }),
+        ("half a write", Commit { more: true, ..good }),
+    ];
+    for (what, lie) in lies {
+        let sequence = client.writer.head();
+        assert!(client.writer.push(&[Commit { sequence, ..lie }]), "{what}");
+        assert_eq!(world.read(file), [7; 100], "{what}");
+        assert_eq!(world.data().tend_rings(Duration::MAX).unwrap(), (0, 1), "{what}");
+    }
+    // A record that is torn, and one that belongs to another place of the ring.
+    let sequence = client.writer.head();
+    assert!(client.writer.push(&[Commit { sequence, ..good }]));
+    let path = world.dir.path().join(format!("m{:05}.ring", client.ring.0));
+    let at = 8192 + (sequence % forebay_shm::RING_RECORDS) * 64 + 20;
+    std::os::unix::fs::FileExt::write_all_at(&open(&path), &[1], at).unwrap();
+    assert_eq!(world.read(file), [7; 100]);
+    assert_eq!(world.data().tend_rings(Duration::MAX).unwrap(), (0, 1));
+    // The half write took its bytes with it; behind them the ring goes on.
+    client.slabs[0].used = start + 110;
+    assert!(client.write(&world, 50, &[8; 100]));
+    assert_eq!(world.read(file), [[7; 50].as_slice(), &[8; 100]].concat());
+    // A head that cannot be: nothing is heard, and nothing else suffers.
+    std::os::unix::fs::FileExt::write_all_at(&open(&path), &u64::MAX.to_le_bytes(), 4096).unwrap();
+    world.write(file, 0, &[9; 10]);
+    assert_eq!(world.read(file)[..11], [9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 7]);
+    drop(client);
+    assert_eq!(world.data().tend_rings(Duration::MAX).unwrap().0, 1);
+    assert_eq!(world.ring_files(), 0);
+}
+
+#[test]
+fn bytes_that_change_after_their_record_are_an_error_of_that_file_alone() {
+    let (file, other) = (FileId(100), FileId(101));
+    let world = World::new();
+    let (mut client, mut honest) = (Client::new(&world, file), Client::new(&world, other));
+    assert!(client.write(&world, 0, &[7; 5000]) && honest.write(&world, 0, &[1; 5000]));
+    assert_eq!(world.read(file), [7; 5000]);
+    client.slabs[0].window.put(client.slabs[0].offer.start + 10, &[6]);
+    world.data().check_payloads(&|| false);
+    assert!(world.data().read(file, 0, 5000).is_err());
+    assert_eq!(world.data().damage().len(), 1);
+    assert_eq!(world.read(other), [1; 5000]);
+    assert!(client.nonce != honest.nonce);
+}
+
+#[test]
+fn sequential_small_writes_become_one_record_and_idle_slabs_are_there_for_others() {
+    let file = FileId(100);
+    let world = World::new();
+    let mut client = Client::new(&world, file);
+    for at in 0..4 {
+        assert!(client.write(&world, at * 100, &[at as u8 + 1; 100]));
+    }
+    assert_eq!(world.data().read(file, 0, 400).unwrap().len(), 1, "one piece");
+    // Many clients with a slab each, and still all of the capacity can be written.
+    let mut crowd: Vec<Client> = (0..20).map(|_| Client::new(&world, file)).collect();
+    crowd.iter_mut().for_each(|client| assert!(client.write(&world, 0, &[1; 10])));
+    let most = u64::from(GEOMETRY.regions - 4) * u64::from(GEOMETRY.size);
+    let chunk = vec![5; 64 << 10];
+    for at in (0..most).step_by(chunk.len()) {
+        world.write(FileId(101), at, &chunk);
+    }
+    assert!(client.write(&world, 0, &[9; 10]), "it asks again for what was taken back");
+    assert_eq!(world.read(file)[..10], [9; 10]);
+}
+
+/// Fuzzes who takes: whatever is in a ring, nothing breaks, and only the file it is bound to can suffer.
+#[test]
+fn random_garbage_in_a_ring_harms_nobody_else() {
+    let seeded = Seeded::new();
+    let (spoilt, whole) = (FileId(100), FileId(101));
+    for round in rounds(20) {
+        let mut dice = seeded.dice(round);
+        let mut world = World::new();
+        let (hostile, mut honest) = (Client::new(&world, spoilt), Client::new(&world, whole));
+        let ring = open(&world.dir.path().join(format!("m{:05}.ring", hostile.ring.0)));
+        let mut model = Vec::new();
+        for _ in 0..30 {
+            let (at, len) = (dice.below(SPACE), 1 + dice.index(3000));
+            let bytes = dice.bytes(len);
+            assert!(honest.write(&world, at, &bytes));
+            put(&mut model, at, &bytes);
+            if hostile.writer.room() > 8 && !hostile.slabs.is_empty() {
+                let sequence = hostile.writer.head();
+                let slab = &hostile.slabs[0].offer;
+                let commit = Commit {
+                    sequence,
+                    binding: hostile.binding,
+                    slab: slab.slab,
+                    position: slab.start.wrapping_add(dice.next() as u32 >> dice.below(32)),
+                    len: dice.next() as u32 >> dice.below(32),
+                    offset: dice.next() >> dice.below(64),
+                    stamp: if dice.one_in(3) { dice.next() } else { now() },
+                    more: dice.one_in(3),
+                };
+                assert!(hostile.writer.push(&[commit]));
+            }
+            for _ in 0..dice.below(4) {
+                let record = 8192 + 64 * dice.below(40);
+                let place = *dice.pick(&[64, 4096, 4160, record]) + 4 * dice.below(16);
+                let word = dice.next() >> dice.below(64);
+                std::os::unix::fs::FileExt::write_all_at(&ring, &word.to_le_bytes(), place).unwrap();
+            }
+            match dice.below(8) {
+                // Whatever its answer is.
+                0 => drop(world.data().grant_slab(OWNER, hostile.ring, dice.next() as u32, 5000)),
+                1 => drop(world.data().bind_ring(OWNER, JobId(2), spoilt, Some(hostile.ring))),
+                2 => drop(world.data().attend().unwrap()),
+                3 => drop(world.data().tend_rings(Duration::ZERO).unwrap()),
+                4 => {
+                    world.stop();
+                    world.start(Start::ProcessDied);
+                }
+                5 => world.data().truncate(spoilt, at, Batch::default()).unwrap(),
+                _ => drop(world.data().facts(spoilt).unwrap()),
+            }
+            assert!(world.read(whole) == model, "round {round}");
+        }
+        drop(hostile);
+        world.data().tend_rings(Duration::MAX).unwrap();
+        world.data().delete(spoilt, Batch::default()).unwrap();
+        assert!(world.read(whole) == model, "round {round}");
+    }
+}
