@@ -9,7 +9,6 @@ use super::{Data, MAX_FILE, lock};
 use crate::meta::Batch;
 use forebay_model::{Error, ErrorKind, FileId, Result, Span, Stamp};
 use serde::{Deserialize, Serialize};
-use std::sync::{Arc, Mutex};
 
 /// Most stretches of one file. Only ever reached by releasing thousands of separate pieces.
 const MOST: usize = 4096;
