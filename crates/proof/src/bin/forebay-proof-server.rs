@@ -62,6 +62,6 @@ fn failing(backend: Dir) -> Faulty<Dir> {
     Faulty::new(backend, move |call| {
         let number = calls.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
         let fails = CALLS.contains(&call) && number.is_multiple_of(7);
-        fails.then_some(if number % 2 == 0 { Fault::Before } else { Fault::After })
+        fails.then_some(if number.is_multiple_of(2) { Fault::Before } else { Fault::After })
     })
 }
