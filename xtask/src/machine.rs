@@ -116,11 +116,14 @@ struct Module {
 }
 
 /// Add a line here and the module is in the environment that `FOREBAY_PYTHON` points to.
-const MODULES: &[Module] = &[Module {
-    name: "darshan",
-    import: "darshan",
-    why: "the planner reads Darshan logs; this is their own reader",
-}];
+const MODULES: &[Module] = &[
+    Module {
+        name: "darshan",
+        import: "darshan",
+        why: "the planner reads Darshan logs; this is their own reader",
+    },
+    Module { name: "moto[server]", import: "moto.server", why: "an object store that speaks S3" },
+];
 
 /// Tests that want a module from [`MODULES`] start this interpreter.
 pub(crate) const PYTHON: &str = "FOREBAY_PYTHON";

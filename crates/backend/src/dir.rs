@@ -6,8 +6,9 @@
 use crate::{Backend, Creation, Found, Layout, Object, Path, Version, acl, lustre, shown};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Special, Time, Uid};
 use rustix::fs::{
-    AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, Timespec, Timestamps, chownat, fchmod, fchown,
-    ftruncate, getxattr, mkdirat, openat2, readlinkat, renameat, statx, symlinkat, unlinkat, utimensat,
+    AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, Timespec, Timestamps, XattrFlags, chmod, chownat,
+    fchmod, fchown, fsetxattr, ftruncate, getxattr, linkat, mkdirat, openat2, readlinkat, renameat, statx,
+    symlinkat, unlinkat, utimensat,
 };
 use rustix::io::{Errno, pwritev};
 use std::fs::File;
@@ -258,9 +259,11 @@ impl Backend for Dir {
                 Err(Errno::PERM) | Ok(()) => {}
                 Err(errno) => return Err(errno),
             }
-            if file_kind(&look(&self.at(path, OFlags::PATH)?)?) != Some(FileKind::Symlink) {
-                let open = self.at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-                fchmod(&open, Mode::from_raw_mode(u32::from(mode & 0o7777)))?;
+            let named = self.at(path, OFlags::PATH)?;
+            if file_kind(&look(&named)?) != Some(FileKind::Symlink) {
+                // Its owner may do this even where he may not open it.
+                let path = format!("/proc/self/fd/{}", named.as_raw_fd());
+                chmod(path, Mode::from_raw_mode(u32::from(mode & 0o7777)))?;
             }
             let moment = Timespec { tv_sec: mtime.secs, tv_nsec: i64::from(mtime.nanos) };
             let times = Timestamps { last_access: moment, last_modification: moment };
@@ -298,6 +301,23 @@ impl Backend for Dir {
             self.parent(to).map_err(|errno| self.failed(to, "rename something to", errno))?;
         let done = self.parent(from).and_then(|(dir, name)| renameat(&dir, name, &to_dir, to_name));
         self.if_there(from, "rename", done)
+    }
+
+    fn link(&self, file: Path<'_>, to: Path<'_>) -> Result<()> {
+        let linked = || {
+            let (from_dir, from) = self.parent(file)?;
+            let (to_dir, name) = self.parent(to)?;
+            linkat(&from_dir, from, &to_dir, name, AtFlags::empty())
+        };
+        linked().map_err(|errno| self.failed(to, "link", errno))
+    }
+
+    fn set_xattr(&self, path: Path<'_>, name: &Name, value: &[u8]) -> Result<()> {
+        let set = || {
+            let open = self.at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+            fsetxattr(&open, name.as_bytes(), value, XattrFlags::empty())
+        };
+        set().map_err(|errno| self.failed(path, "set an attribute of", errno))
     }
 
     fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {

@@ -16,6 +16,7 @@ mod faulty;
 mod lustre;
 mod memory;
 mod model;
+mod s3;
 mod stripes;
 
 pub use dir::Dir;
@@ -23,6 +24,7 @@ pub use faulty::{Fault, Faulty};
 pub use lustre::described as lustre;
 pub use memory::Memory;
 pub use model::{Model, device};
+pub use s3::{Access, S3};
 pub use stripes::Stripes;
 
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Time, Uid};
@@ -85,6 +87,19 @@ pub trait Backend: Send + Sync {
 
     /// Sets the length of a file, if it is there; says whether it was.
     fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool>;
+
+    /// Gives a file one more name. Not every back end can.
+    fn link(&self, file: Path<'_>, to: Path<'_>) -> Result<()> {
+        let _ = file;
+        Err(Error::new(ErrorKind::Unsupported, format!("{} knows no hard links: {}", self.name(), shown(to))))
+    }
+
+    /// Gives something an extended attribute. Not every back end can.
+    fn set_xattr(&self, path: Path<'_>, name: &Name, value: &[u8]) -> Result<()> {
+        let _ = value;
+        let text = format!("{} keeps no attributes: {name} of {}", self.name(), shown(path));
+        Err(Error::new(ErrorKind::Unsupported, text))
+    }
 }
 
 /// A file that is being read or written.
@@ -159,13 +174,14 @@ pub fn open(name: &str) -> Result<Arc<dyn Backend>> {
     match name.split_once(':') {
         Some(("dir", path)) if !path.is_empty() => Ok(Arc::new(Dir::open(path)?)),
         Some(("stripes", paths)) if !paths.is_empty() => Ok(Arc::new(Stripes::open(paths.split(','))?)),
+        Some(("s3", bucket)) if !bucket.is_empty() => Ok(Arc::new(S3::open(bucket, &Access::from_env())?)),
         Some(("model", rest)) if rest.contains(':') => {
             let (model, inner) = rest.split_once(':').expect("it was just seen");
             Ok(Arc::new(Model::open(model, open(inner)?)?))
         }
         _ => {
             let text = format!(
-                "\"{name}\" is no back end: write dir:PATH, stripes:PATH,PATH,… or model:DEVICE:BACKEND"
+                "\"{name}\" is no back end: write dir:PATH, stripes:PATH,PATH,…, s3:BUCKET or model:DEVICE:BACKEND"
             );
             Err(Error::new(ErrorKind::Invalid, text))
         }

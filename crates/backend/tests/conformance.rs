@@ -1,9 +1,12 @@
 //! What every back end does, whatever it is made of.
 
+mod support;
+
 use forebay_backend::{Backend, Creation, Dir, Faulty, Layout, Memory, Model};
 use forebay_model::{ErrorKind, FileKind, Gid, Name, Time, Uid};
 use std::path::Path;
 use std::sync::Arc;
+use support::Bucket;
 
 fn path(text: &str) -> Vec<Name> {
     text.split('/').filter(|part| !part.is_empty()).map(|part| Name::new(part).unwrap()).collect()
@@ -179,6 +182,15 @@ fn every_back_end_does_the_same() {
         conform(world);
         write(world);
     }
+}
+
+#[test]
+fn a_bucket_does_the_same() {
+    let Some(bucket) = Bucket::new() else { return };
+    let world = World { backend: Arc::new(bucket.open()), dirs: Vec::new() };
+    conform(&world);
+    write(&world);
+    assert_eq!(bucket.parts(), 0);
 }
 
 /// The rule by which a striped file can be put together again by hand.

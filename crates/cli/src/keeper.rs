@@ -6,6 +6,7 @@ use forebay_model::Bytes;
 use forebay_store::Store;
 use forebay_wire::RecoverySummary;
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// What it is told beside its arguments.
+const SETTINGS: &str = "[drain]\nverify = 'read_back'\n";
 const GLANCE: Duration = Duration::from_millis(10);
 
 /// The directory, and the server in it while there is one. Dropping it ends the server; the store stays.
@@ -21,19 +24,32 @@ pub(crate) struct Keeper {
     socket: PathBuf,
     capacity: Option<Bytes>,
     policy: Option<String>,
+    /// The directory behind it, if there is one.
+    behind: Option<PathBuf>,
     server: Option<Child>,
 }
 
 impl Keeper {
     pub(crate) fn new(dir: &Path, capacity: Option<Bytes>) -> Keeper {
         let (dir, socket) = (dir.to_owned(), dir.join("sock"));
-        Keeper { dir, socket, capacity, policy: None, server: None }
+        Keeper { dir, socket, capacity, policy: None, behind: None, server: None }
     }
 
     /// Jobs are to share it by this policy.
     pub(crate) fn sharing(mut self, policy: Option<String>) -> Keeper {
         self.policy = policy;
         self
+    }
+
+    /// It is to stand before a directory, if one is given.
+    pub(crate) fn before(mut self, behind: Option<&Path>) -> Keeper {
+        self.behind = behind.map(Path::to_owned);
+        self
+    }
+
+    /// It is to stand before this directory when it is started.
+    pub(crate) fn stand_before(&mut self, behind: &Path) {
+        self.behind = Some(behind.to_owned());
     }
 
     /// It is to listen at another socket of the directory, where nobody knows it.
@@ -64,7 +80,14 @@ impl Keeper {
         let file = File::create(&log).map_err(|error| Failure::local("make", &log, &error))?;
         let mut command = Command::new(&program);
         // Somebody's settings are not those of this server.
-        command.args(["up", "--background", "--with-parent", "--memory", "--config", "/dev/null"]);
+        let settings = self.dir.join("forebay.toml");
+        std::fs::write(&settings, SETTINGS).map_err(|error| Failure::local("write", &settings, &error))?;
+        command.args(["up", "--background", "--with-parent", "--memory", "--config"]).arg(&settings);
+        if let Some(behind) = &self.behind {
+            let mut name = OsString::from("dir:");
+            name.push(behind);
+            command.arg("--backend").arg(name);
+        }
         command.arg("--store").arg(self.store()).arg("--socket").arg(&self.socket);
         command.arg("--key").arg(self.dir.join("key"));
         if let Some(capacity) = self.capacity {

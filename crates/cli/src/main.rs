@@ -5,17 +5,18 @@
 //! control                 down, status, df
 //! transfer                put, get, cat
 //! names, edit             ls, stat, du; rm, mv, mkdir, ln
+//! drain                   what leaves for the back end
 //! run, keeper             a program with a buffer of its own, brought out at the end
 //! exec, library           unmodified programs, with the library that travels in this binary
 //! mount                   the service as a directory
 //! store, check            stores on disk, without a server
 //! layout, servers         how files lie on servers; a server that comes with a new store
 //! jobs, policy, shares    who shares the service, by which policy, and what would follow from one
-//! bench                   how fairly it is shared, measured
-//! plan                    how large the buffer must be
-//! place                   over which targets files lie
 //! bench                   how fast it is and how fairly it is shared, measured
-//! plan, route             how large the buffer must be; what would go past it
+//! calibrate               how many writers the targets behind like
+//! plan, route, place      how large the buffer must be; what would go past it; over which targets files lie
+//! sim, reproduce          a machine in virtual time; the papers' figures made with it
+//! draw                    pictures
 //! demo                    everything at once, with a crash in the middle
 //! settings, places, connect   forebay.toml, default paths, the way to the service
 //! view, output            what is shown, and the only place that prints
@@ -31,12 +32,15 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod calibrate;
 mod check;
 mod completions;
 mod connect;
 mod control;
 mod demo;
 mod detach;
+mod drain;
+mod draw;
 mod edit;
 mod exec;
 mod failure;
@@ -54,12 +58,14 @@ mod places;
 mod plan;
 mod policy;
 mod remote;
+mod reproduce;
 mod route;
 mod run;
 mod servers;
 mod settings;
 mod shares;
 mod signals;
+mod sim;
 mod store;
 mod transfer;
 mod up;
@@ -113,6 +119,11 @@ enum Command {
     Ln(edit::Ln),
     /// Show how full the buffer is
     Df(control::Df),
+    /// Bring what was written to the back end
+    Drain(drain::Drain),
+    /// Bring files out
+    #[command(subcommand)]
+    Stage(drain::Stage),
     /// Show how much directories hold
     Du(names::Du),
     /// Run a program with a buffer of its own, then bring its files out
@@ -140,6 +151,12 @@ enum Command {
     Plan(Box<plan::PlanArgs>),
     /// Say over which targets a job's files would lie
     Place(place::Place),
+    /// Play a scenario in virtual time: jobs, servers, drains, targets, failures
+    Sim(sim::Sim),
+    /// Make the papers' figures anew, beside the papers' numbers
+    Reproduce(reproduce::Reproduce),
+    /// Measure how many writers the storage targets of a back end like best
+    Calibrate(calibrate::Calibrate),
     /// Say which writes of a trace would be buffered, and which would go straight to the storage behind
     Route(route::Route),
     /// See it work: jobs write, the server is killed and restarted, every byte is verified
@@ -180,6 +197,8 @@ fn run(command: Command) -> Outcome {
         Command::Ln(ln) => ln.run(),
         Command::Df(df) => df.run(),
         Command::Du(du) => du.run(),
+        Command::Drain(drain) => drain.run(),
+        Command::Stage(stage) => stage.run(),
         Command::Run(run) => run.run(),
         Command::Exec(exec) => exec.run(),
         Command::Library(library) => library.run(),
@@ -191,6 +210,9 @@ fn run(command: Command) -> Outcome {
         Command::Store(store) => store.run(),
         Command::Plan(args) => plan::run(&args),
         Command::Place(place) => place.run(),
+        Command::Sim(sim) => sim.run(),
+        Command::Reproduce(reproduce) => reproduce.run(),
+        Command::Calibrate(calibrate) => calibrate.run(),
         Command::Route(route) => route.run(),
         Command::Demo(demo) => demo.run(),
         Command::Completions(completions) => completions.run(),

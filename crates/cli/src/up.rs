@@ -36,7 +36,7 @@ pub(crate) struct Up {
     /// Keep data on the disk of the store's directory
     #[arg(long)]
     pub(crate) disk: bool,
-    /// What stands behind the buffer, as dir:PATH, stripes:PATH,PATH,… or model:DEVICE:BACKEND: its files appear here, and are changed there too
+    /// What stands behind the buffer, as dir:PATH, stripes:PATH,PATH,…, s3:BUCKET or model:DEVICE:BACKEND: its files appear here, and are changed there too
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<String>,
     /// The Unix socket to listen on

@@ -1,8 +1,8 @@
-//! The report in a real browser: the plots are there, nothing sticks out at a phone's width, light and dark differ.
+//! Pages in a real browser: the plots are there, nothing sticks out at a phone's width, light and dark differ.
 //! Skipped with a line when Chromium is missing.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 const PLAN: &str = r#"
@@ -57,24 +57,51 @@ fn chromium(dir: &Path, name: &str, size: &str, page: &str, extra: &[String]) ->
     command.arg(format!("file://{}", dir.join(page).display())).output().unwrap()
 }
 
-#[test]
-fn the_report_is_readable_on_every_screen() {
-    if Command::new("chromium").arg("--version").output().is_err() {
-        let test = "the_report_is_readable_on_every_screen";
-        return forebay_dice::skip(test, "chromium is missing, the report was not looked at");
+fn is_missing(test: &str) -> bool {
+    let missing = Command::new("chromium").arg("--version").output().is_err();
+    if missing {
+        forebay_dice::skip(test, "chromium is missing, the page was not looked at");
     }
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plan-browser");
+    missing
+}
+
+fn place(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).unwrap();
-    fs::write(dir.join("p.toml"), PLAN).unwrap();
-    let made = Command::new(env!("CARGO_BIN_EXE_forebay"))
-        .args(["plan", "p.toml", "--out", "report.html"])
-        .current_dir(&dir)
-        .output()
-        .unwrap();
+    dir
+}
+
+fn forebay(dir: &Path, args: &[&str]) {
+    let made = Command::new(env!("CARGO_BIN_EXE_forebay")).args(args).current_dir(dir).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let page = fs::read_to_string(dir.join("report.html")).unwrap();
-    fs::write(dir.join("probe.html"), page.replace("</body>", PROBE)).unwrap();
+}
+
+#[test]
+fn the_report_is_readable_on_every_screen() {
+    if is_missing("the_report_is_readable_on_every_screen") {
+        return;
+    }
+    let dir = place("plan-browser");
+    fs::write(dir.join("p.toml"), PLAN).unwrap();
+    forebay(&dir, &["plan", "p.toml", "--out", "report.html"]);
+    look(&dir, "report.html", "5");
+}
+
+#[test]
+fn the_page_of_figures_is_readable_on_every_screen() {
+    if is_missing("the_page_of_figures_is_readable_on_every_screen") {
+        return;
+    }
+    let dir = place("figures-browser");
+    forebay(&dir, &["reproduce", "trio-1", "trio-7", "themis-14", "--quick", "--out", "."]);
+    look(&dir, "index.html", "6");
+}
+
+/// Looks at a page with so many plots on a wide screen, a dark one and a phone.
+fn look(dir: &Path, page: &str, plots: &str) {
+    let text = fs::read_to_string(dir.join(page)).unwrap();
+    fs::write(dir.join("probe.html"), text.replace("</body>", PROBE)).unwrap();
 
     let dark = vec!["--blink-settings=preferredColorScheme=0".to_owned()];
     let mut pages = Vec::new();
@@ -83,20 +110,20 @@ fn the_report_is_readable_on_every_screen() {
     {
         let picture = dir.join(format!("{name}.png"));
         extra.push(format!("--screenshot={}", picture.display()));
-        chromium(&dir, name, size, "report.html", &extra);
+        chromium(dir, name, size, page, &extra);
         let bytes = fs::metadata(&picture).unwrap().len();
         assert!(bytes > 40_000, "{name}: the screenshot of {bytes} bytes is nearly empty");
 
         *extra.last_mut().unwrap() = "--dump-dom".into();
         let dom =
-            String::from_utf8_lossy(&chromium(&dir, name, size, "probe.html", &extra).stdout).into_owned();
+            String::from_utf8_lossy(&chromium(dir, name, size, "probe.html", &extra).stdout).into_owned();
         let probe = dom.split("<pre id=\"probe\">").nth(1).and_then(|rest| rest.split('<').next());
         let probe = probe.unwrap_or_else(|| panic!("{name}: the page did not load"));
         let value = |key: &str| {
             let field = probe.split(' ').find_map(|field| field.strip_prefix(key)?.strip_prefix('='));
             field.unwrap_or_else(|| panic!("{name}: {probe}"))
         };
-        assert_eq!((value("plots"), value("marks")), ("5", "true"), "{name}: {probe}");
+        assert_eq!((value("plots"), value("marks")), (plots, "true"), "{name}: {probe}");
         assert!(value("overflow").parse::<f64>().unwrap() <= 0.0, "{name}: {probe}");
         assert!(
             value("small").parse::<f64>().unwrap() >= 8.0,

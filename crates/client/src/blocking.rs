@@ -12,7 +12,9 @@ use forebay_model::{
     Attr, Change, Error, ErrorKind, FileId, Gid, Identity, Layout, Name, Result, ServerId, SetTime, Striping,
     Uid, Usage,
 };
-use forebay_wire::{Entry, Losses, RenameMode, Sample, Sharing, Status, Token, Welcome, XattrMode};
+use forebay_wire::{
+    DrainReport, Entry, Losses, RenameMode, Sample, Sharing, Status, Token, Welcome, XattrMode,
+};
 use std::path::Path;
 use std::sync::OnceLock;
 use tokio::runtime::{Builder, Runtime};
@@ -126,6 +128,9 @@ blocking! { Client:
     policy() -> Sharing;
     set_policy(policy: &str) -> Sharing;
     sync_all() -> ();
+    drain(path: Option<&Path>, order: Option<&str>) -> DrainReport;
+    drain_last() -> DrainReport;
+    drain_state(ticket: Option<u64>) -> DrainReport;
     shutdown() -> ();
     ping() -> ();
 }

@@ -13,7 +13,8 @@ use forebay_model::{
     SetTime, Striping, Uid, Usage,
 };
 use forebay_wire::{
-    IfExists, Losses, RenameMode, Reply, Request, Sample, Sharing, Status, Welcome, XattrMode,
+    DrainCall, DrainReport, IfExists, Losses, RenameMode, Reply, Request, Sample, Sharing, Status, Welcome,
+    XattrMode,
 };
 use std::fmt::Display;
 use std::path::Path;
@@ -424,6 +425,34 @@ impl Client {
     /// has to be told. Only root and the service's owner may.
     pub async fn replace_server(&self, server: ServerId) -> Result<()> {
         self.tell(Request::ReplaceServer { server }).await
+    }
+
+    /// Begins to drain what a path leads to, or everything; in another order from now on, if one is named. Only root and
+    /// the service's owner may drain everything, or change the order.
+    pub async fn drain(&self, path: Option<&Path>, order: Option<&str>) -> Result<DrainReport> {
+        let file = match path {
+            Some(path) => Some(within("drain", path, self.walk(path, true).await)?.id),
+            None => None,
+        };
+        self.drained(DrainCall::Begin { file, order: order.map(str::to_owned), last: false }).await
+    }
+
+    /// Begins to drain everything, with all that the back end can hold, from a buffer that is given up afterwards.
+    pub async fn drain_last(&self) -> Result<DrainReport> {
+        self.drained(DrainCall::Begin { file: None, order: None, last: true }).await
+    }
+
+    /// How far the drain is, and what was begun under a number.
+    pub async fn drain_state(&self, ticket: Option<u64>) -> Result<DrainReport> {
+        self.drained(DrainCall::Look { ticket }).await
+    }
+
+    async fn drained(&self, call: DrainCall) -> Result<DrainReport> {
+        let request = Request::Drain(call);
+        match self.ask(request.clone()).await? {
+            Reply::Drain(report) => Ok(*report),
+            other => Err(unexpected(&request, &other)),
+        }
     }
 
     /// Stops the server; only root and the service's owner may.

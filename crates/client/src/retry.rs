@@ -38,6 +38,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::SetLayout { .. }
         | Request::ReplaceServer { .. }
         | Request::Losses
+        | Request::Drain(_)
         | Request::Abandon { .. }
         | Request::Ring { .. }
         | Request::Slab { .. }

@@ -101,6 +101,14 @@ impl Driver {
         self
     }
 
+    pub(crate) fn client(&self) -> &Client {
+        &self.clients[0]
+    }
+
+    pub(crate) fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
     fn note(&mut self, who: &Identity, op: &Op, real: &Result<(Answer, Option<File>), Error>) {
         if self.last.len() == REMEMBERED {
             self.last.pop_front();

@@ -4,7 +4,7 @@ use crate::meter::Meter;
 use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig, Credential};
 use forebay_model::{Bytes, Job, Member, ServerId};
-use forebay_server::{Config, Medium};
+use forebay_server::{Config, Medium, Verify};
 use forebay_store::Store;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -34,6 +34,33 @@ pub struct Plan {
     pub port: u16,
     /// Whether it stands before a directory.
     pub before: bool,
+    /// How it drains to that directory.
+    pub drain: Drains,
+}
+
+/// How a server drains.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Drains {
+    /// When it is asked, and when it is rather full.
+    Lazily,
+    /// At once, in small pieces, reading everything back.
+    Eagerly,
+    /// The same, to a directory that fails now and then.
+    WithFaults,
+}
+
+impl Drains {
+    const ALL: [(&'static str, Drains); 3] =
+        [("lazily", Drains::Lazily), ("eagerly", Drains::Eagerly), ("with-faults", Drains::WithFaults)];
+
+    fn word(self) -> String {
+        let (word, _) = Drains::ALL.iter().find(|(_, drains)| *drains == self).expect("all are listed");
+        (*word).to_owned()
+    }
+
+    fn from_word(word: &str) -> Option<Drains> {
+        Drains::ALL.iter().find(|(known, _)| *known == word).map(|&(_, drains)| drains)
+    }
 }
 
 impl Plan {
@@ -42,11 +69,21 @@ impl Plan {
     pub fn new(medium: Medium, capacity: Bytes, region: Bytes) -> Plan {
         let usual = Config::default().times;
         let (session, reservation, handshake) = (usual.session, usual.reservation, usual.handshake);
-        Plan { capacity, region, medium, session, reservation, handshake, port: free_port(), before: false }
+        Plan {
+            capacity,
+            region,
+            medium,
+            session,
+            reservation,
+            handshake,
+            port: free_port(),
+            before: false,
+            drain: Drains::Lazily,
+        }
     }
 
     /// How many words on the command line of the server process are the plan's.
-    pub const WORDS: usize = 9;
+    pub const WORDS: usize = 10;
 
     fn words(&self, store: &Path) -> [String; Plan::WORDS] {
         let millis = |time: Duration| time.as_millis().to_string();
@@ -60,13 +97,15 @@ impl Plan {
             millis(self.handshake),
             self.port.to_string(),
             self.before.to_string(),
+            self.drain.word(),
         ]
     }
 
     /// What the words on the command line of the server process mean.
     #[must_use]
     pub fn from_words(words: &[String]) -> Option<(PathBuf, Plan)> {
-        let [store, capacity, region, medium, session, reservation, handshake, port, before] = words else {
+        let [store, capacity, region, medium, session, reservation, handshake, port, before, drain] = words
+        else {
             return None;
         };
         let bytes = |word: &String| word.parse().ok().map(Bytes);
@@ -80,6 +119,7 @@ impl Plan {
             handshake: time(handshake)?,
             port: port.parse().ok()?,
             before: before.parse().ok()?,
+            drain: Drains::from_word(drain)?,
         };
         Some((PathBuf::from(store), plan))
     }
@@ -94,6 +134,12 @@ impl Plan {
         config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         config.backend = self.before.then(|| format!("dir:{}", behind(store).display()));
         config.shared_memory = true;
+        if self.drain != Drains::Lazily {
+            config.drain.threshold = 0;
+            config.drain.age = Duration::ZERO;
+            config.drain.write = Bytes(64 << 10);
+            config.drain.verify = Verify::ReadBack;
+        }
         config.times.session = self.session;
         config.times.reservation = self.reservation;
         config.times.handshake = self.handshake;

@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod behind;
 mod block;
 mod driver;
 mod fleet;
@@ -33,7 +34,7 @@ pub use block::{Block, HEAD};
 pub use driver::{Driver, Step};
 pub use fleet::Fleet;
 pub use forebay_dice::{Dice, Seeded, is_root, pattern, rounds, skip};
-pub use host::{By, Host, Plan, Seat};
+pub use host::{By, Drains, Host, Plan, Seat};
 pub use ledger::{Fate, Ledger};
 pub use meter::Meter;
 pub use op::{Answer, Op, Seen, perform};

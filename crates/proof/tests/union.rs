@@ -1,25 +1,25 @@
 //! A server before a directory: the reference model knows what was there before, and nothing tells the two apart.
 
 use forebay_model::Bytes;
-use forebay_proof::{By, Driver, Fleet, Host, Plan, Seeded, Step, rounds};
+use forebay_proof::{By, Drains, Driver, Fleet, Host, Plan, Seeded, Step, rounds};
 use forebay_server::Medium;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 
-fn host(medium: Medium) -> Host {
+fn host(medium: Medium, drain: Drains) -> Host {
     let plan = Plan::new(medium, Bytes::mib(128), Bytes::mib(4));
-    Host::new(PROGRAM, Plan { before: true, ..plan })
+    Host::new(PROGRAM, Plan { before: true, drain, ..plan })
 }
 
-fn play(medium: Medium, part: u64) {
+fn play(medium: Medium, drain: Drains, part: u64) {
     let seeded = Seeded::new();
     let mut dice = seeded.dice(part);
     let mut seen = BTreeMap::<String, u64>::new();
     // Few steps in each of several worlds: sooner or later everything has been met.
     for world in rounds(8) {
-        let mut host = host(medium);
+        let mut host = host(medium, drain);
         let clients = vec![host.client(By::Unix), host.client(By::Tcp)];
         let mut driver = Driver::before(clients, &host.behind(), seeded.dice(part + 1 + world));
         for number in 0..300 {
@@ -38,6 +38,11 @@ fn play(medium: Medium, part: u64) {
             *seen.entry(format!("{step:?}")).or_default() += 1;
             if number % 100 == 99 {
                 driver.check();
+                // Lazily, and some time before the end: what comes after that is to be behind too.
+                if drain != Drains::Lazily || number == 199 {
+                    driver.check_behind(&host.behind());
+                    driver.check();
+                }
             }
         }
     }
@@ -94,10 +99,25 @@ fn random_operations_of_three_servers_before_a_directory_match_the_model() {
 
 #[test]
 fn random_operations_before_a_directory_match_the_model_in_memory() {
-    play(Medium::Memory, 4000);
+    play(Medium::Memory, Drains::Lazily, 4000);
 }
 
 #[test]
 fn random_operations_before_a_directory_match_the_model_on_disk() {
-    play(Medium::Disk, 5000);
+    play(Medium::Disk, Drains::Lazily, 5000);
+}
+
+#[test]
+fn random_operations_while_everything_drains_match_the_model_here_and_behind() {
+    play(Medium::Memory, Drains::Eagerly, 6000);
+}
+
+#[test]
+fn random_operations_while_everything_drains_match_the_model_on_disk() {
+    play(Medium::Disk, Drains::Eagerly, 7000);
+}
+
+#[test]
+fn random_operations_before_a_directory_that_fails_match_the_model_here_and_behind() {
+    play(Medium::Memory, Drains::WithFaults, 8000);
 }

@@ -1,5 +1,6 @@
 //! What can be set, and what is taken when it is not.
 
+use crate::drain::Draining;
 use crate::human;
 use forebay_model::{Bytes, Error, ErrorKind, Homes, Member, Members, Result, ServerId};
 use forebay_policy::OPERATION;
@@ -35,7 +36,8 @@ pub struct Config {
     pub region: Option<Bytes>,
     /// What the regions live on.
     pub medium: Medium,
-    /// What stands behind the buffer, as `dir:PATH`, `stripes:PATH,PATH,…` or `model:DEVICE:BACKEND`; nothing if not given.
+    /// What stands behind the buffer, as `dir:PATH`, `stripes:PATH,PATH,…`, `s3:BUCKET` or `model:DEVICE:BACKEND`;
+    /// nothing if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
     /// Permission bits of the root directory of a new store: everybody may make files, and only the owner of one
@@ -78,6 +80,8 @@ pub struct Config {
     pub lambda: Duration,
     /// What is believed of jobs that nobody vouches for.
     pub trust: Belief,
+    /// How data leaves for the back end.
+    pub drain: Draining,
     /// How much is allowed.
     pub limits: Limits,
     /// How long things may take.
@@ -186,6 +190,7 @@ impl Default for Config {
             epoch: 1,
             lambda: Duration::from_millis(500),
             trust: Belief::default(),
+            drain: Draining::default(),
             limits: Limits::default(),
             times: Times::default(),
         }
@@ -326,6 +331,7 @@ impl Config {
             ("lease", times.lease),
         ];
         self.check_sharing()?;
+        self.drain.check()?;
         self.members()?;
         match spans.iter().find(|(_, span)| span.is_zero()) {
             Some((name, _)) => {
@@ -346,6 +352,11 @@ impl Config {
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, text));
         if !LAMBDA.contains(&self.lambda) {
             return invalid(format!("lambda is {:?}: choose 10ms to 60s", self.lambda));
+        }
+        let bucket = |name: &str| name.starts_with("s3:") || name.contains(":s3:");
+        if self.servers.len() > 1 && self.backend.as_deref().is_some_and(bucket) {
+            let text = "a bucket has one server: of several, each would see only the parts it wrote itself";
+            return invalid(text.to_owned());
         }
         if self.peers.len() > MOST_PEERS {
             return invalid(format!("{} peers: a service has at most {MOST_PEERS}", self.peers.len()));
@@ -489,6 +500,10 @@ mod tests {
             (wrong.servers[0].server, wrong.servers[0].address) = (ServerId(change.0), change.1.to_owned());
             let error = wrong.check().unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
+        }
+        for (backend, fits) in [("s3:b", false), ("model:ost:s3:b", false), ("dir:/fs/s3", true)] {
+            let before = Config { backend: Some(backend.to_owned()), ..config.clone() };
+            assert_eq!(before.check().is_ok(), fits, "{backend}");
         }
         let alone = Config::for_store("/fb").members().unwrap();
         assert_eq!(alone.to_string(), "epoch 1: 0 tcp:127.0.0.1:7411");

@@ -9,6 +9,7 @@
 //! slice. Where a piece is behind, it is fetched first.
 
 use crate::connection::{Connection, Waited};
+use crate::drain::Room;
 use crate::link::gone;
 use crate::opens::Hold;
 use crate::pace::Pace;
@@ -174,7 +175,7 @@ impl Connection {
     ) -> Result<Vec<Filled>, Failure> {
         let mut parts = Vec::with_capacity(1);
         while payload.left > 0 {
-            let mut grant = self.reserve(token, payload.left)?;
+            let mut grant = self.reserve(token, payload.left, pace).await?;
             let len = grant.len().min(payload.left);
             let crc = self.fill(&mut grant.as_mut_slice()[..len as usize], payload, pace).await?;
             parts.push(Filled { grant, len, crc });
@@ -230,12 +231,28 @@ impl Connection {
         }
     }
 
-    /// Space for a payload, or for the first part of it.
-    fn reserve(&self, token: &Token, len: u32) -> Result<Grant> {
+    /// Space for a payload, or for the first part of it. A full buffer is waited for, without the turn, as long as the
+    /// drain makes room.
+    async fn reserve(&self, token: &Token, len: u32, pace: &mut Pace) -> Result<Grant> {
         let data = self.service.store.data();
-        match data.try_reserve(token.uid, token.file, len) {
-            Some(grant) => Ok(grant),
-            None => tokio::task::block_in_place(|| data.reserve(token.uid, token.file, len)),
+        if let Some(grant) = data.try_reserve(token.uid, token.file, len) {
+            return Ok(grant);
+        }
+        let mut room = None;
+        loop {
+            let full = match tokio::task::block_in_place(|| data.reserve(token.uid, token.file, len)) {
+                Err(error) if error.kind() == ErrorKind::NoSpace => error,
+                done => return done,
+            };
+            let Some(engine) = &self.service.drain else { return Err(full) };
+            if *self.service.stopping().borrow() {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    "the buffer is full, and the server ends: come again",
+                ));
+            }
+            pace.rest();
+            room.get_or_insert_with(|| Room::wanted(engine)).wait(full).await?;
         }
     }
 

@@ -134,6 +134,11 @@ impl Jobs {
         jobs
     }
 
+    /// The priority of a job, as far as it is known.
+    pub(crate) fn priority(&self, job: JobId) -> u32 {
+        self.shared.lock().get(&job).map_or(0, |counts| counts.described().job.priority)
+    }
+
     /// The jobs that asked for a turn within this time, or wait for one.
     pub(crate) fn active(&self, now: Stamp, within: Duration) -> Vec<Job> {
         let table = self.shared.lock();

@@ -19,6 +19,7 @@ mod control;
 mod data;
 mod device;
 mod dial;
+mod drain;
 mod fence;
 mod grace;
 mod hall;
@@ -47,6 +48,7 @@ mod union;
 mod virtual_time;
 
 pub use config::{Belief, Config, Limits, Medium, Times, beside};
+pub use drain::{Draining, Hours, Verify};
 pub use human::parse_rate;
 pub use members::{Fixed, Membership};
 pub use run::{Addresses, Running, Server, Stopper};

@@ -57,6 +57,15 @@ impl Pace {
         }
     }
 
+    /// The transfer cannot go on for now: the turn is given back, and the next slice needs another.
+    pub(crate) fn rest(&mut self) {
+        if let Some(turn) = &mut self.turn {
+            turn.spare(u64::from(self.left));
+        }
+        (self.turn, self.left) = (None, 0);
+        self.forgo();
+    }
+
     /// Performs one step of the transfer; `None` if the deadline passed.
     pub(crate) async fn step<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
         let mut step = pin!(step);

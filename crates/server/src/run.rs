@@ -1,6 +1,7 @@
 //! The life of a server: it opens its store, listens, serves, and leaves everything in order.
 
 use crate::config::{Config, Medium};
+use crate::drain::Engine;
 use crate::hall::Hall;
 use crate::members::Fixed;
 use crate::service::{Service, stopped};
@@ -296,6 +297,7 @@ async fn serve(
     tokio::spawn(sweep(service.clone()));
     tokio::spawn(remember(service.clone()));
     connect(service);
+    Engine::start(service);
     let tidier = service.clone();
     tokio::task::spawn_blocking(move || tidy(&tidier));
     if config.shared_memory {

@@ -1,7 +1,8 @@
 //! Everything the connections of a server share, and the introduction of policy, store and back end.
 
 use crate::circle::Circle;
-use crate::config::Config;
+use crate::config::{Config, Medium};
+use crate::drain::Engine;
 use crate::fence::{Fence, Fences};
 use crate::grace::Grace;
 use crate::history::History;
@@ -37,6 +38,8 @@ pub(crate) struct Service {
     pub(crate) store: Arc<Store>,
     /// What stands behind, if anything does.
     pub(crate) union: Option<Arc<Union>>,
+    /// What brings data there.
+    pub(crate) drain: Option<Engine>,
     pub(crate) members: Box<dyn Membership>,
     pub(crate) turns: Arc<Turns>,
     pub(crate) circle: Circle,
@@ -100,7 +103,8 @@ impl Service {
     ) -> Result<Service> {
         let limits = config.limits;
         let store = Arc::new(store);
-        let union = backend.map(|backend| Arc::new(Union::new(backend, store.meta().clone())));
+        let lasting = config.medium == Medium::Disk;
+        let union = backend.map(|backend| Arc::new(Union::new(backend, store.meta().clone(), lasting)));
         let list = members.members();
         let alone = list.is_single();
         let joining = Arc::new(Joining::open(&store, config.server, &list)?);
@@ -119,7 +123,8 @@ impl Service {
         let now = store.data().now();
         let (standing, policy, set) = Standing::open(store.meta().clone(), &config.policy, now)?;
         let turns = Turns::new(rules(&config, policy, &key::random()?));
-        let service = Service {
+        let mut service = Service {
+            drain: None,
             seal: if alone { seal(&store)? } else { key.key.for_tokens() },
             key,
             union,
@@ -152,6 +157,10 @@ impl Service {
             config,
         };
         service.resume_behind()?;
+        let Config { drain, server, .. } = service.config;
+        // Several servers would have to agree on the length of what they drain.
+        let union = service.union.as_ref().filter(|_| service.alone);
+        service.drain = union.map(|union| Engine::new(drain, server, union));
         Ok(service)
     }
 

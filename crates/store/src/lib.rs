@@ -24,8 +24,9 @@ mod superblock;
 
 pub use at_rest::{AtRest, check_stores, repair_stores};
 pub use data::{
-    AtFlush, Before, Committed, Counts, CrashDisk, Data, DirDisk, Disk, Faults, Filled, Geometry, Grant,
-    MAX_FILE, NoRings, Piece, Place, RecordView, Recovery, RingId, RingOffer, SlabOffer, Start,
+    AtFlush, Before, Committed, Counts, CrashDisk, Data, DirDisk, Dirty, Disk, Faults, Filled, Geometry,
+    Grant, MAX_FILE, NoRings, Picked, Piece, Place, RecordView, Recovery, RingId, RingOffer, SlabOffer,
+    Start,
 };
 pub use files::Medium;
 pub use forebay_model::{RenameMode, XattrMode};

@@ -58,6 +58,8 @@ fn check(steps: &str, expected: &str) {
 fn every_byte_is_data_zero_or_behind() {
     check("found 100", "b100");
     check("found 0; write 0+10", "d10");
+    check("found 0; write 0+10; release 0+10; settle; cut 0", "");
+    check("found 0; write 0+10; release 0+10; settle; cut 4", "b4");
     check("found 100; write 10+20", "b10 d20 b70");
     check("found 100; write 90+20", "b90 d20");
     check("found 100; write 120+10", "b100 z20 d10");

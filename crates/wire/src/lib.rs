@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod drain;
 mod frame;
 mod fuzz;
 mod hello;
@@ -19,6 +20,7 @@ mod rings;
 mod seal;
 mod status;
 
+pub use drain::{DrainCall, DrainReport, DrainStatus, DrainTicket, Failing, TargetStatus};
 pub use forebay_model::{RenameMode, XattrMode};
 pub use frame::{FrameKind, HEADER, Header, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD, body, frame};
 pub use fuzz::fuzz;

@@ -1,5 +1,6 @@
 //! Everything that can be asked, and every answer.
 
+use crate::drain::{DrainCall, DrainReport};
 use crate::lost::Losses;
 use crate::peer::{PeerReply, PeerRequest};
 use crate::rings::{RingGrant, SlabGrant};
@@ -348,6 +349,8 @@ pub enum Request {
     },
     /// What was lost with stores, as far as this server knows; only for root and the service's owner.
     Losses,
+    /// What leaves for the back end.
+    Drain(DrainCall),
     /// Bind a ring in shared memory to an open file; for clients of the service's own user, on its machine.
     Ring {
         /// Which file; needs write access.
@@ -455,6 +458,8 @@ pub enum Reply {
     Peer(Box<PeerReply>),
     /// What was lost.
     Losses(Losses),
+    /// How far the drain is.
+    Drain(Box<DrainReport>),
     /// A ring.
     Ring(Box<RingGrant>),
     /// A slab.

@@ -1,5 +1,6 @@
 //! What servers say about themselves, to people and to each other.
 
+use crate::drain::DrainStatus;
 use forebay_model::{Incarnation, Job, JobId, ServerId, Stamp, Usage};
 use serde::{Deserialize, Serialize};
 
@@ -106,6 +107,8 @@ pub struct Status {
     pub standing: Standing,
     /// Jobs seen, busiest first.
     pub jobs: Vec<JobStatus>,
+    /// What leaves for the back end, where there is one.
+    pub drain: Option<DrainStatus>,
 }
 
 /// A server's place in its service, as it sees it.

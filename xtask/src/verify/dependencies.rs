@@ -45,7 +45,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("bench", &["store", "server", "client"]),
     ("dice", &[]),
-    ("proof", &["dice", "wire", "store", "server", "client"]),
+    ("proof", &["dice", "wire", "store", "backend", "server", "client"]),
     ("xtask", &[]),
 ];
 

@@ -2,6 +2,7 @@
 //!
 //! A check is a function from the workspace's text to findings. All checks run, whatever the ones before found.
 
+mod decisions;
 mod dependencies;
 mod house;
 mod licence;
@@ -60,6 +61,7 @@ const CHECKS: &[Check] = &[
     Check { name: "headers", about: "every crate says what it is for", run: house::headers },
     Check { name: "unsafe", about: "unsafe code lives only where it is at home", run: house::unsafe_code },
     Check { name: "pure", about: "pure crates are guarded", run: house::pure },
+    Check { name: "decisions", about: "policies live in policy, and nowhere else", run: decisions::check },
     Check { name: "lints", about: "every crate takes the workspace's lints", run: house::lints },
     Check { name: "leftovers", about: "nothing is ignored or left to do", run: house::leftovers },
     Check { name: "semantics", about: "every promise names a test that exists", run: semantics::check },

@@ -3,9 +3,9 @@
 use super::measure::Measured;
 use super::run::Record;
 use super::scenario::Scenario;
+use crate::draw::chart::{Chart, Scene, Shape};
+use crate::draw::svg;
 use crate::human;
-use crate::plan::chart::{Chart, Scene, Shape};
-use crate::plan::svg;
 use crate::view::table;
 use forebay_policy::share::Discipline;
 use serde::Serialize;

@@ -3,25 +3,23 @@
 //! The numbers come from the planner; here they meet files, human units, pictures and people.
 
 mod answer;
-pub(crate) mod chart;
-mod figures;
 mod input;
 mod json;
-mod png;
 pub(crate) mod quantity;
 mod report;
 mod sources;
-mod strokes;
-pub(crate) mod svg;
 mod sweep;
 mod text;
 
 use crate::connect::Service;
+use crate::draw::{chart, png, svg};
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use crate::reproduce;
 use answer::{Wishes, answer, points};
 use forebay_model::{Error, ErrorKind};
 use forebay_planner::{Fraction, Recipe, Rng, Sample, Steps, Units};
+use forebay_sim::figures::{FIGURES, Paper};
 use input::Plan;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -169,23 +167,27 @@ pub(crate) fn run(args: &PlanArgs) -> Outcome {
 
 /// Draws the figures; a claim that does not hold is a failure.
 fn draw_figures(out: &Path, format: Format, seed: u64, json: bool) -> Outcome {
-    let (drawn, claims) = figures::all(seed).map_err(|e| invalid(format!("figures: {e}")))?;
-    for (name, scene) in &drawn {
-        picture(out, name, format, scene)?;
+    let settings = reproduce::settings(false, seed)?;
+    let mut claims = Vec::new();
+    for figure in FIGURES.iter().filter(|figure| figure.paper == Paper::Sizing) {
+        let drawn = figure.make(&settings).map_err(|e| invalid(format!("figures: {e}")))?;
+        let number: u8 = figure.id.trim_start_matches("sizing-").parse().unwrap_or(0);
+        picture(out, &format!("fig{number}"), format, &reproduce::scene(figure.title, &drawn))?;
+        claims.extend(drawn.claims.into_iter().map(|claim| (number, claim)));
     }
     if json {
         let list: Vec<_> = claims
             .iter()
-            .map(|c| serde_json::json!({ "figure": c.figure, "claim": c.text, "holds": c.holds, "detail": c.detail }))
+            .map(|(figure, c)| serde_json::json!({ "figure": figure, "claim": c.text, "holds": c.holds, "detail": c.detail }))
             .collect();
         output::text(serde_json::Value::from(list))?;
     } else {
-        for c in &claims {
+        for (figure, c) in &claims {
             let verdict = if c.holds { "holds" } else { "FAILS" };
-            output::text(format_args!("figure {}  {verdict}  {} ({})", c.figure, c.text, c.detail))?;
+            output::text(format_args!("figure {figure}  {verdict}  {} ({})", c.text, c.detail))?;
         }
     }
-    if claims.iter().all(|c| c.holds) { Ok(()) } else { Err(Failure::Reported) }
+    if claims.iter().all(|(_, c)| c.holds) { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// Idle time over sixty capacities, up to twice what is planned.

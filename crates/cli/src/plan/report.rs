@@ -1,11 +1,11 @@
 //! The report: one HTML file without anything from elsewhere, readable on a phone, light or dark.
 
 use super::answer::{Answer, QUANTILES, place, points};
-use super::chart::{Chart, Shape};
 use super::input::Plan;
 use super::quantity::{show, show_bytes, show_share};
-use super::svg::{self, escape};
 use super::sweep::{Key, Sweep};
+use crate::draw::chart::{Chart, Shape};
+use crate::draw::svg::{self, escape};
 use forebay_planner::{
     Content, Effort, Error, Influence, Metrics, Observed, Rng, Route, Steps, Units, expected_load, mean_idle,
     simulate,

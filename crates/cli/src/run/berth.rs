@@ -69,7 +69,7 @@ impl Berth {
             .map_err(|error| Failure::Failed(format!("cannot write as JSON: {error}")))?;
         write(NOTE, &text)?;
         write(COUNTS, &[0; PAGE])?;
-        let keeper = Keeper::new(dir.path(), Some(capacity)).sharing(policy);
+        let keeper = Keeper::new(dir.path(), Some(capacity)).sharing(policy).before(note.pfs.as_deref());
         // From here on it is removed only when there is nothing left in it.
         Ok(Berth { dir: dir.keep(), keeper, note, _lock: lock })
     }
@@ -80,7 +80,7 @@ impl Berth {
         let lock = lock(dir)?;
         await_end(&dir.join("store").join("lock"))?;
         // Whatever is left of the program does not know this socket, and writes no more.
-        let keeper = Keeper::new(dir, None).apart("resume");
+        let keeper = Keeper::new(dir, None).apart("resume").before(note.pfs.as_deref());
         Ok(Berth { dir: dir.to_owned(), keeper, note, _lock: lock })
     }
 
@@ -88,9 +88,10 @@ impl Berth {
         &self.dir
     }
 
-    /// By which its leftovers elsewhere are known.
-    pub(super) fn name(&self) -> String {
-        self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    /// Its data is to go there.
+    pub(super) fn stand_before(&mut self, pfs: PathBuf) {
+        self.keeper.stand_before(&pfs);
+        self.note.pfs = Some(pfs);
     }
 
     /// The page in which the program's processes count.

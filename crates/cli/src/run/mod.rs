@@ -1,23 +1,20 @@
 //! `run`: a program with a buffer of its own, whose files are brought out when it has ended.
 //!
-//! The buffer is a directory in `/dev/shm` with a store and a server process; the program has the library in it. However
-//! this ends, the data is either in the target, verified, or still in that directory, from where `--resume` brings it out.
+//! The buffer is a directory in `/dev/shm` with a store and a server process that stands before the target and drains to it;
+//! the program has the library in it. However this ends, the data is either in the target, verified, or still in that
+//! directory, from where `--resume` brings it out.
 
 mod berth;
-mod copy;
 mod drain;
-mod dress;
 mod program;
 mod ranks;
 
 use crate::exec::check_prefix;
 use crate::failure::{Failure, Outcome};
-use crate::transfer::Progress;
 use crate::view::{Drained, Ended, RunReport};
 use crate::{human, output, policy};
 use berth::{Berth, Note};
 use clap::Args;
-use drain::Drain;
 use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig, Listing, job_of_this_process};
 use forebay_model::{Bytes, Identity};
@@ -34,7 +31,7 @@ pub(crate) struct Run {
     /// Bytes that files can fill, such as 4GiB
     #[arg(long, value_name = "SIZE")]
     capacity: Option<Bytes>,
-    /// Where the files go when the program has ended; made if it is not there
+    /// What stands behind the buffer, and where its files go; made if it is not there
     #[arg(long, value_name = "DIR")]
     pfs: Option<PathBuf>,
     /// How jobs share the buffer, such as user-then-size-fair
@@ -103,7 +100,7 @@ impl Run {
             return berth.remove();
         }
         if let Some(pfs) = &self.pfs {
-            berth.note.pfs = Some(prepare(pfs, &self.prefix)?);
+            berth.stand_before(prepare(pfs, &self.prefix)?);
         }
         if berth.note.pfs.is_none() {
             return Err(Failure::Usage("where is the data to go? name a directory with --pfs".to_owned()));
@@ -117,11 +114,11 @@ impl Run {
     fn announce(&self, berth: &Berth) -> Outcome {
         let client = connect(berth)?;
         let target = match &berth.note.pfs {
-            Some(pfs) => format!("go to {}", pfs.display()),
+            Some(pfs) => format!("go to {} as it fills, and at the end", pfs.display()),
             None => "stay there (no --pfs)".to_owned(),
         };
         output::note(format_args!(
-            "{} is a buffer of {}, kept in {}; its files {target} at the end",
+            "{} is a buffer of {}, kept in {}; its files {target}",
             self.prefix.display(),
             human::size(client.status()?.usage.capacity),
             berth.dir().display(),
@@ -166,19 +163,17 @@ impl Run {
     }
 }
 
-/// Copies everything to the target, if there is one.
+/// Drains everything to the target, if there is one.
 fn bring_out(berth: &Berth, ears: &Ears, report: &mut RunReport) -> Outcome {
     let client = connect(berth)?;
     ears.check()?;
     let status = await_farewells(&client)?;
     report.served(&status, client.read_dir("/", Listing::Names)?.next().is_some());
     let Some(pfs) = &berth.note.pfs else { return Ok(()) };
-    let all = client.as_identity(Identity::root());
-    let progress = Progress::new();
-    progress.expect(status.usage.live);
-    let drained = Drain::new(&all, ears.stop(), &berth.name(), &progress).run(pfs);
-    progress.finish();
+    let drained = drain::bring_out(&client.as_identity(Identity::root()), ears.stop());
     report.drain(pfs, drained?);
+    // Files that were open without a name: nobody can have them open any more.
+    let _ = std::fs::remove_dir(pfs.join(".forebay"));
     Ok(())
 }
 

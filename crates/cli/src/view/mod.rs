@@ -2,6 +2,7 @@
 
 mod bytes;
 mod demo;
+mod drain;
 mod entry;
 mod jobs;
 mod lost;
@@ -18,6 +19,7 @@ mod transfer;
 
 pub(crate) use bytes::lossy;
 pub(crate) use demo::{Crash, DemoReport, JobReport, SharedReport};
+pub(crate) use drain::{DrainState, Draining};
 pub(crate) use entry::{Entries, Entry, Facts, Sum, Sums};
 pub(crate) use jobs::JobTable;
 pub(crate) use lost::LostList;

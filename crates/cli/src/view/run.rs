@@ -18,13 +18,12 @@ pub(crate) struct Ended {
 /// What was brought out.
 #[derive(Default, Serialize)]
 pub(crate) struct Drained {
-    pub(crate) files: u64,
-    pub(crate) directories: u64,
+    /// Files, links and directories.
+    pub(crate) entries: u64,
+    /// Bytes that the target took, those that it took while the program ran among them.
     pub(crate) bytes: u64,
-    /// Until everything was written and synced.
+    /// From the end of the program until everything was out.
     pub(crate) seconds: f64,
-    /// Until everything was read back.
-    pub(crate) verifying: f64,
     pub(crate) failed: u64,
     /// What could not be kept.
     pub(crate) notes: Vec<String>,
@@ -133,16 +132,14 @@ impl fmt::Display for RunReport {
             }
         }
         if let (Some(drained), Some(pfs)) = (&self.drained, &self.pfs) {
-            let Drained { files, bytes, seconds, verifying, failed, notes, .. } = drained;
+            let Drained { entries, bytes, seconds, failed, notes } = drained;
             write!(
                 f,
-                "brought    {}, {} to {} in {} ({}), read back and compared in {}",
-                human::counted(*files, "file"),
+                "brought    {}, {} to {}, read back and compared; the last of it {} after the program's end",
+                human::plural(*entries, "entry", "entries"),
                 human::size(*bytes),
                 pfs.display(),
-                time(*seconds),
-                human::rate(*bytes, Duration::from_secs_f64(*seconds)),
-                time(*verifying)
+                time(*seconds)
             )?;
             if *failed > 0 {
                 write!(f, "; {failed} FAILED")?;

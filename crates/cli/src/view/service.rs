@@ -1,5 +1,6 @@
 //! The service as a whole: status and usage.
 
+use super::drain::Draining;
 use super::started::recovered;
 use super::{LostList, table};
 use crate::human;
@@ -64,6 +65,8 @@ pub(crate) struct Status {
     #[serde(flatten)]
     lost: LostList,
     jobs: Vec<Job>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drain: Option<Draining>,
 }
 
 /// What all servers of a service are doing.
@@ -155,6 +158,7 @@ impl Status {
             standing: status.standing.clone(),
             lost,
             jobs: jobs.collect(),
+            drain: status.drain.clone().map(Draining::from),
         }
     }
 }
@@ -200,6 +204,9 @@ impl fmt::Display for Status {
             write!(f, "\n  DAMAGE    {sentence}")?;
         }
         write!(f, "{}", self.lost)?;
+        if let Some(drain) = &self.drain {
+            write!(f, "\n{drain}")?;
+        }
         self.jobs(f)
     }
 }

@@ -224,6 +224,16 @@ fn lose_and_replace(deployment: Deployment) {
     expected.retain(|path, _| *path != again && *path != removed);
     trio.await_lost(&expected);
     assert!(trio.read(&again).well().bytes == pattern(4 * STRIPE, 77));
+    // Until somebody has seen what is lost, what is not found may have been.
+    trio.stop();
+    let stores = [0, 1, 2].map(|number| trio.store(number).display().to_string());
+    let check = ["check", "--json", &stores[0], &stores[1], &stores[2], "--repair", "--drop-dangling"];
+    let checked = trio.world.run(&check);
+    let found: Value = serde_json::from_str(&checked.out).expect("JSON");
+    assert_eq!(checked.code, 3, "what is lost stays lost: {found}");
+    let found = found["found"].as_array().expect("a list");
+    assert!(found.len() == expected.len() && found.iter().all(|flaw| flaw["kind"] == "lost"), "{found:?}");
+    trio.start();
     trio.world.write("new", "new");
     for number in 0..6 {
         let path = format!("/new{number}");

@@ -1,5 +1,7 @@
 //! The command line from outside: the real binary, real servers, real files.
 
+mod agreement;
+mod calibrate;
 mod checking;
 mod crowd;
 mod demo;

@@ -4,15 +4,20 @@ use super::{Device, Work};
 use crate::share::Tick;
 use forebay_model::{FileId, Span};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What rounding to whole nanoseconds may leave of a write.
 const NOTHING: f64 = 0.5;
 
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub(super) struct Shared {
-    /// Bytes that are left of each write, seeks included.
-    left: BTreeMap<Work, f64>,
+    /// Bytes that each writer would have got since there were any. All get the same, so a write ends when this has grown
+    /// by its bytes, seeks included, however many come and go in between.
+    done: f64,
+    /// Where it will be when each write ends: the bits of a number that is not negative, which sort as it does.
+    until: BTreeMap<Work, u64>,
+    /// The same, the next first.
+    order: BTreeSet<(u64, Work)>,
     /// Where recent writes ended, the latest first.
     ends: VecDeque<(FileId, u64)>,
 }
@@ -28,7 +33,9 @@ impl Shared {
         self.ends.push_front((file, span.end));
         self.ends.truncate(device.streams);
         let jump = seeks as f64 * device.seek.secs() * device.curve.best().1;
-        self.left.insert(work, span.len() as f64 + jump);
+        let end = (self.done + span.len() as f64 + jump).to_bits();
+        self.until.insert(work, end);
+        self.order.insert((end, work));
         seeks
     }
 
@@ -39,11 +46,11 @@ impl Shared {
     }
 
     pub(super) fn is_under_way(&self, work: Work) -> bool {
-        self.left.contains_key(&work)
+        self.until.contains_key(&work)
     }
 
     pub(super) fn writers(&self) -> usize {
-        self.left.len()
+        self.until.len()
     }
 
     /// Goes from one end of a write to the next: the others are faster or slower from there on. Tells which have ended.
@@ -51,23 +58,30 @@ impl Shared {
         let mut from = from;
         while let Some(end) = self.next_end(device, from) {
             let until = end.min(to);
-            let done = self.each(device) * until.since(from).secs();
-            self.left.values_mut().for_each(|left| *left -= done);
-            ended.extend(self.left.extract_if(.., |_, left| *left < NOTHING).map(|(work, _)| work));
+            self.done += self.each(device) * until.since(from).secs();
+            while self.least().is_some_and(|least| least < NOTHING)
+                && let Some((_, work)) = self.order.pop_first()
+            {
+                self.until.remove(&work);
+                ended.push(work);
+            }
             from = until;
-            if until == to && self.least().is_none_or(|least| least >= NOTHING) {
+            if until == to {
                 break;
             }
+        }
+        if self.order.is_empty() {
+            self.done = 0.0;
         }
     }
 
     fn least(&self) -> Option<f64> {
-        self.left.values().copied().reduce(f64::min)
+        self.order.first().map(|&(end, _)| f64::from_bits(end) - self.done)
     }
 
     /// Bytes a second for each writer.
     fn each(&self, device: &Device) -> f64 {
-        let writers = u32::try_from(self.left.len()).unwrap_or(u32::MAX);
+        let writers = u32::try_from(self.until.len()).unwrap_or(u32::MAX);
         device.curve.rate(writers) / f64::from(writers.max(1))
     }
 }

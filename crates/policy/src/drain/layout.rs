@@ -3,6 +3,7 @@
 use forebay_model::Span;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 
 /// One storage target behind the back end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
@@ -19,7 +20,7 @@ impl fmt::Display for TargetId {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// The targets, in the order of their stripes.
-    targets: Vec<TargetId>,
+    targets: Arc<[TargetId]>,
     /// Bytes in a stripe.
     stripe: u64,
 }
@@ -29,13 +30,25 @@ impl Layout {
     #[must_use]
     pub fn new(targets: Vec<TargetId>, stripe: u64) -> Layout {
         assert!(!targets.is_empty() && stripe > 0, "a layout has targets, and stripes have bytes");
-        Layout { targets, stripe }
+        Layout { targets: targets.into(), stripe }
     }
 
     /// A file that one target holds.
     #[must_use]
     pub fn whole(target: TargetId) -> Layout {
-        Layout { targets: vec![target], stripe: u64::MAX }
+        Layout { targets: Arc::new([target]), stripe: u64::MAX }
+    }
+
+    /// The targets, in the order of their stripes.
+    #[must_use]
+    pub fn targets(&self) -> &[TargetId] {
+        &self.targets
+    }
+
+    /// Where a byte lies within what its target holds of the file.
+    #[must_use]
+    pub fn inside(&self, at: u64) -> u64 {
+        at / self.stripe / self.targets.len() as u64 * self.stripe + at % self.stripe
     }
 
     /// A span cut at the boundaries of stripes, with the target of each.
@@ -66,6 +79,8 @@ mod tests {
         };
         assert_eq!(cut(5, 35).collect::<Vec<_>>(), [(7, 5, 10), (3, 10, 20), (5, 20, 30), (7, 30, 35)]);
         assert_eq!(cut(20, 20).count(), 0);
+        let inside: Vec<u64> = [0, 9, 10, 29, 30, 35, 60].map(|at| layout.inside(at)).to_vec();
+        assert_eq!(inside, [0, 9, 0, 9, 10, 15, 20]);
         let whole = Layout::whole(TargetId(1));
         assert_eq!(whole.cut(Span::from(3)).collect::<Vec<_>>(), [(TargetId(1), Span::from(3))]);
     }

@@ -125,7 +125,8 @@ impl Drain {
         for flight in self.flying.values_mut().filter(|flight| flight.batch.file == file) {
             flight.batch.cut(span);
         }
-        for target in self.targets_of(file) {
+        let targets: Vec<TargetId> = self.targets_of(file).collect();
+        for target in targets {
             let (sequence, order) = (&mut self.sequence, self.order);
             let mut tell = |changed: Changed| note(sequence, order, target, file, changed);
             self.index.remove((target, (file, ())), span, &mut tell);
@@ -142,6 +143,18 @@ impl Drain {
             note(&mut self.sequence, self.order, target, file, Changed { piece, came: false });
         }
         all
+    }
+
+    /// Whether anything of a file waits or is under way.
+    #[must_use]
+    pub fn knows(&self, file: FileId) -> bool {
+        self.layouts.contains_key(&file)
+    }
+
+    /// Whether nothing waits and nothing is under way.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.flying.is_empty() && self.index.bytes() == 0
     }
 
     /// Bytes that wait for a target.
@@ -189,7 +202,9 @@ impl Drain {
 
     /// Lets go of a file of which nothing waits and nothing is under way.
     fn forget_if_done(&mut self, file: FileId) {
-        if self.targets_of(file).is_empty() && !self.flying.values().any(|flight| flight.batch.file == file) {
+        if self.targets_of(file).next().is_none()
+            && !self.flying.values().any(|flight| flight.batch.file == file)
+        {
             self.layouts.remove(&file);
         }
     }
@@ -200,8 +215,11 @@ impl Drain {
         self.index.insert((target, (file, ())), piece, &mut tell);
     }
 
-    fn targets_of(&self, file: FileId) -> Vec<TargetId> {
-        self.index.iter().filter(|(_, files)| files.get(file).is_some()).map(|(target, _)| target).collect()
+    /// The targets that wait for bytes of a file; only those of its layout can.
+    fn targets_of(&self, file: FileId) -> impl Iterator<Item = TargetId> + '_ {
+        let targets = self.layouts.get(&file).map_or(&[][..], Layout::targets);
+        let waits = move |target| self.index.get(target).is_some_and(|files| files.get(file).is_some());
+        targets.iter().copied().filter(move |&target| waits(target))
     }
 
     fn first_in_sequence(&self) -> Option<Batch> {

@@ -3,10 +3,13 @@
 
 #![forbid(unsafe_code)]
 
-use forebay_proof::{Plan, Seat};
+use forebay_backend::{Dir, Fault, Faulty};
+use forebay_proof::{Drains, Plan, Seat};
 use forebay_server::Server;
 use std::io::Read;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the test reads both")]
 fn main() -> ExitCode {
@@ -24,7 +27,13 @@ fn main() -> ExitCode {
         };
         seat.apply(&mut config);
     }
-    let running = match Server::start(config) {
+    let started = match (config.backend.as_deref().and_then(|name| name.strip_prefix("dir:")), plan.drain) {
+        (Some(dir), Drains::WithFaults) => {
+            Dir::open(dir).and_then(|dir| Server::start_before(config.clone(), Arc::new(failing(dir))))
+        }
+        _ => Server::start(config),
+    };
+    let running = match started {
         Ok(running) => running,
         Err(error) => {
             eprintln!("{:?}: {error}", error.kind());
@@ -44,4 +53,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A back end that fails one in several of the calls that only the drain makes, before or after it has done them.
+fn failing(backend: Dir) -> Faulty<Dir> {
+    const CALLS: [&str; 7] = ["create", "layout", "open_to_write", "set_attr", "symlink", "sync", "write"];
+    let calls = AtomicU64::new(0);
+    Faulty::new(backend, move |call| {
+        let number = calls.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        let fails = CALLS.contains(&call) && number.is_multiple_of(7);
+        fails.then_some(if number % 2 == 0 { Fault::Before } else { Fault::After })
+    })
 }

@@ -12,6 +12,7 @@
 //! until it is closed, as an open file does everywhere.
 
 mod attr;
+mod drain;
 mod names;
 mod open;
 mod sharing;
@@ -24,7 +25,7 @@ use crate::service::{Caller, Service};
 use crate::several::{Handled, Stop, is_afar};
 use forebay_model::{Attr, Error, ErrorKind, FileId, FileKind, Stamp};
 use forebay_store::{Body, Facts, Inode};
-use forebay_wire::{Reply, Request};
+use forebay_wire::{DrainCall, Reply, Request};
 
 /// How a request is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +56,7 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
         | Request::Shutdown
         | Request::GetPolicy
         | Request::Exchange(_)
+        | Request::Drain(DrainCall::Look { .. })
         | Request::Abandon { .. } => Class::Urgent,
         Request::SetPolicy { .. } | Request::ReplaceServer { .. } | Request::Losses => Class::Errand,
         Request::Peer(_) => Class::Peer,
@@ -69,6 +71,14 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
 impl Service {
     /// Does what is asked.
     pub(crate) fn handle(&self, caller: &Caller, request: &Request) -> Handled {
+        let handled = self.handle_alone(caller, request);
+        if let (Some(engine), Ok(reply)) = (&self.drain, &handled) {
+            self.note_change(engine, request, reply);
+        }
+        handled
+    }
+
+    fn handle_alone(&self, caller: &Caller, request: &Request) -> Handled {
         // Nothing else changes what a later request could meet.
         let _pass = match class(request, self.union.is_some()) {
             Class::Usual | Class::Behind => Some(caller.fence.pass()?),
@@ -127,6 +137,7 @@ impl Service {
                 tokio::task::block_in_place(|| self.fences.close(caller.session.owner(), connection));
                 Ok(Reply::Done)
             }
+            Request::Drain(ref call) => self.drain(caller, call),
             Request::Write { .. } | Request::Read { .. } => {
                 Err(Error::new(ErrorKind::Protocol, "reads and writes travel on data connections").into())
             }

@@ -55,6 +55,7 @@ impl Service {
             damage,
             standing: self.joining.standing(&self.members.members()),
             jobs: self.jobs.status(store.data().now(), &self.due()),
+            drain: self.drain.as_ref().map(|engine| engine.status(self)),
         }
     }
 

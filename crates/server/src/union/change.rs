@@ -89,16 +89,23 @@ impl Service {
     pub(crate) fn cut_both(&self, file: FileId, size: u64) -> Result<()> {
         let data = self.store.data();
         let Some(union) = &self.union else { return data.truncate(file, size, Batch::default()) };
+        let _length = union.length(file);
         if union.record(file)?.is_none() {
             return data.truncate(file, size, Batch::default());
         }
-        let _length = union.length(file);
         let _still = union.still();
-        let record = union.record(file)?.filter(|record| record.version.size > size);
+        let claimed = union.claimed(file).is_some();
+        let record = union.record(file)?.filter(|record| claimed || record.version.size > size);
         let (Some(record), Some(path)) = (record, union.path(file)?) else {
             return data.truncate(file, size, Batch::default());
         };
         match union.ask(|backend| backend.find(&path))? {
+            // The drain is writing to it: how long it is there is not known from before.
+            Some(found) if claimed && found.version.serial == record.version.serial => {
+                if found.version.size <= size {
+                    return data.truncate(file, size, Batch::default());
+                }
+            }
             Some(found) if found.version == record.version => {}
             Some(_) => return Err(changed_behind(file)),
             None => return Err(gone_behind(file)),
@@ -112,7 +119,9 @@ impl Service {
     /// Finishes what an earlier life of the server began behind.
     pub(crate) fn resume_behind(&self) -> Result<()> {
         let Some(union) = &self.union else { return Ok(()) };
-        union.resume(|then, end| self.finish(union, then, end))
+        union.load_claims()?;
+        union.resume(|then, end| self.finish(union, then, end))?;
+        self.unmake(union)
     }
 
     fn carry_out(&self, union: &Union, plan: Plan, mut batch: Batch) -> Result<()> {
@@ -162,6 +171,7 @@ impl Service {
             Fate::Gone if leaves.inode.kind() == FileKind::Directory => {
                 plan.steps.push(Step::RemoveDir { path, serial });
                 plan.records.remove(record::key(file));
+                Union::end_claim(file, &mut plan.records);
             }
             Fate::Orphaned if open() => {
                 // Whoever has it open goes on reading.
@@ -175,6 +185,7 @@ impl Service {
             Fate::Gone | Fate::Orphaned => {
                 plan.steps.push(Step::Unlink { path, serial });
                 plan.records.remove(record::key(file));
+                Union::end_claim(file, &mut plan.records);
             }
             // Its other names are only known here: one of them becomes its name behind.
             Fate::Named => {

@@ -137,7 +137,7 @@ impl Service {
         Ok(())
     }
 
-    fn visit(&self, dir: FileId, mut visit: impl FnMut(Name, FileId) -> Result<()>) -> Result<()> {
+    pub(super) fn visit(&self, dir: FileId, mut visit: impl FnMut(Name, FileId) -> Result<()>) -> Result<()> {
         let mut cookie = Some(0);
         while let Some(from) = cookie {
             let (entries, next) = self.store.names().read_dir(&Identity::root(), dir, from, MAX_LISTED)?;
@@ -233,6 +233,10 @@ impl Service {
     /// Compares what is known of something with what is behind; true if it is not there any more.
     fn look_again(&self, union: &Union, file: FileId, inode: &Inode) -> Result<bool> {
         let Some(record) = union.record(file)? else { return Ok(false) };
+        // What the drain is writing to changes behind all the time.
+        if union.claimed(file).is_some() {
+            return Ok(false);
+        }
         let Home::Entry { dir, name } = &record.home else { return Ok(false) };
         match union.find(file)? {
             Some((_, found)) if is_same_thing(inode, &found) => {
@@ -249,6 +253,11 @@ impl Service {
     /// Takes over what changed behind.
     fn renew(&self, union: &Union, file: FileId, record: &Record, found: &Found) -> Result<()> {
         let (now, root) = (self.store.data().now(), Identity::root());
+        let _length = union.length(file);
+        // Somebody here may have cut it a moment ago, or begun to drain it.
+        if union.record(file)?.as_ref() != Some(record) || union.claimed(file).is_some() {
+            return Ok(());
+        }
         let mut change = Change::default();
         if (found.mode, found.uid, found.gid) != (record.mode, record.uid, record.gid) {
             (change.mode, change.uid, change.gid) = (Some(found.mode), Some(found.uid), Some(found.gid));
@@ -261,14 +270,7 @@ impl Service {
             let mut batch = Batch::default();
             batch.put(record::key(file), known.encode());
             let renewed = match found.kind {
-                FileKind::File => {
-                    let _length = union.length(file);
-                    // Somebody here may have cut it a moment ago.
-                    if union.record(file)?.as_ref() != Some(record) {
-                        return Ok(());
-                    }
-                    self.store.data().found_anew(file, found.version.size, batch)
-                }
+                FileKind::File => self.store.data().found_anew(file, found.version.size, batch),
                 _ => self.store.meta().commit(batch),
             };
             match renewed {

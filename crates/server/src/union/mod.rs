@@ -10,19 +10,27 @@
 //! **Locks**: those of the namespace, then `tree`; while a directory moves nobody uses a path, because every path
 //! through it changes. No lock of the namespace is taken under `tree`.
 //!
-//! **Deliberately absent**: writing bytes behind; hard links behind (each name there is a file here); a cache of bytes.
+//! **Deliberately absent**: when bytes are written behind, and which (`drain`); hard links behind while the buffer is in use (each
+//! name there is a file here); a cache of bytes.
 
 mod afar;
+mod birth;
 mod change;
+mod claim;
+mod extras;
 mod intent;
 mod meet;
+mod pen;
 mod read;
 mod record;
 
 pub(crate) use change::Spot;
+pub(crate) use extras::Extras;
+pub(crate) use pen::Pen;
 pub(crate) use read::Part;
 
 use change::changed_behind;
+use claim::Claims;
 use forebay_backend::{Backend, Found};
 use forebay_model::{Error, ErrorKind, FileId, Name, Result};
 use forebay_store::{Batch, Kv};
@@ -49,13 +57,21 @@ pub(crate) struct Union {
     tree: RwLock<()>,
     lengths: Vec<Mutex<()>>,
     seen: Mutex<HashMap<FileId, Instant>>,
+    claims: Claims,
+    /// Names of files, as they were when they were last seen.
+    hints: Mutex<HashMap<FileId, (FileId, Name)>>,
+    /// Whether what is written down here can outlive the machine's death.
+    lasting: bool,
     /// Bounds those who wait for the back end.
     pub(crate) waiting: Semaphore,
 }
 
 impl Union {
-    pub(crate) fn new(backend: Arc<dyn Backend>, kv: Arc<dyn Kv>) -> Union {
+    pub(crate) fn new(backend: Arc<dyn Backend>, kv: Arc<dyn Kv>, lasting: bool) -> Union {
         Union {
+            lasting,
+            claims: Claims::default(),
+            hints: Mutex::default(),
             backend,
             kv,
             tree: RwLock::default(),
@@ -71,7 +87,7 @@ impl Union {
     }
 
     /// Asks the back end, which may take its time.
-    fn ask<T>(&self, ask: impl FnOnce(&dyn Backend) -> T) -> T {
+    pub(crate) fn ask<T>(&self, ask: impl FnOnce(&dyn Backend) -> T) -> T {
         tokio::task::block_in_place(|| ask(&*self.backend))
     }
 
@@ -141,6 +157,7 @@ impl Union {
             self.ask(|backend| backend.unlink(&[private_dir(), private_name(file)]))?;
         }
         batch.remove(record::key(file));
+        Union::end_claim(file, batch);
         Ok(())
     }
 }

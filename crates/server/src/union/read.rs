@@ -5,13 +5,13 @@ use super::change::changed_behind;
 use super::gone_behind;
 use super::record::Record;
 use crate::service::Service;
-use forebay_backend::Object;
+use forebay_backend::{Object, Version};
 use forebay_model::{Error, ErrorKind, FileId, Result, Span};
 use forebay_store::Piece;
 use std::sync::Arc;
 
 /// How often a read starts again because the file was cut or replaced meanwhile.
-const TRIES: u32 = 8;
+const TRIES: u32 = 64;
 
 /// A stretch of what was read.
 pub(crate) enum Part {
@@ -45,7 +45,7 @@ impl Service {
 
     fn read_parts(&self, union: &Union, file: FileId, offset: u64, len: u32) -> Result<Vec<Part>> {
         for _ in 0..TRIES {
-            let record = union.record(file)?;
+            let (record, claim) = (union.record(file)?, union.claimed(file));
             let pieces = self.store.data().read(file, offset, len)?;
             if !pieces.iter().any(|piece| matches!(piece, Piece::Behind(_))) {
                 return Ok(pieces.into_iter().map(Part::Here).collect());
@@ -61,10 +61,15 @@ impl Service {
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => None,
                 Err(error) => return Err(error),
             };
+            let spans = behind(&pieces);
             if let Some(object) = &object
-                && let Some(parts) = union.ask(|_| fetch(&**object, &record, pieces))?
+                && let Some(parts) = union.ask(|_| fetch(&**object, &record, claim.is_some(), pieces))?
+                && (claim.is_none() || self.is_still_behind(union, file, claim, (offset, len), &spans)?)
             {
                 return Ok(parts);
+            }
+            if union.claimed(file).is_some() || claim.is_some() {
+                continue;
             }
             // It is not what it was. Somebody here who cuts it says so in a moment.
             drop(union.length(file));
@@ -80,6 +85,28 @@ impl Service {
             format!("file {file} changes behind faster than it can be read: try again"),
         ))
     }
+
+    /// Whether what was read from a file under a claim is what was meant: nothing was laid over it, and nothing that was
+    /// came to be behind.
+    fn is_still_behind(
+        &self,
+        union: &Union,
+        file: FileId,
+        claim: Option<u64>,
+        (offset, len): (u64, u32),
+        spans: &[Span],
+    ) -> Result<bool> {
+        let now = behind(&self.store.data().read(file, offset, len)?);
+        Ok(now == spans && union.claimed(file) == claim)
+    }
+}
+
+fn behind(pieces: &[Piece]) -> Vec<Span> {
+    let spans = pieces.iter().map(|piece| match piece {
+        Piece::Behind(span) => Some(*span),
+        Piece::Bytes(_) | Piece::Zeros(_) => None,
+    });
+    spans.flatten().collect()
 }
 
 fn nothing_behind(file: FileId) -> Error {
@@ -88,9 +115,19 @@ fn nothing_behind(file: FileId) -> Error {
     Error::new(ErrorKind::Io, text)
 }
 
-/// All parts, or nothing if the file is not the one in the record, or was not to the end.
-fn fetch(object: &dyn Object, record: &Record, pieces: Vec<Piece>) -> Result<Option<Vec<Part>>> {
-    if object.version()? != record.version {
+/// All parts, or nothing if the file is not the one in the record, or was not to the end. One that is claimed is known
+/// by its serial number.
+fn fetch(
+    object: &dyn Object,
+    record: &Record,
+    claimed: bool,
+    pieces: Vec<Piece>,
+) -> Result<Option<Vec<Part>>> {
+    let is_same = |version: Version| match claimed {
+        true => version.serial == record.version.serial,
+        false => version == record.version,
+    };
+    if !is_same(object.version()?) {
         return Ok(None);
     }
     let mut parts = Vec::with_capacity(pieces.len());
@@ -106,5 +143,5 @@ fn fetch(object: &dyn Object, record: &Record, pieces: Vec<Piece>) -> Result<Opt
             here => Part::Here(here),
         });
     }
-    Ok((object.version()? == record.version).then_some(parts))
+    Ok(is_same(object.version()?).then_some(parts))
 }

@@ -1,5 +1,7 @@
 //! The server over real sockets, spoken to by a client that knows nothing but the wire.
 
+mod counting;
+mod drain;
 mod files;
 mod hostile;
 mod meeting;
@@ -9,4 +11,5 @@ mod raw;
 mod restart;
 mod several;
 mod sharing;
+mod targets;
 mod union;

@@ -38,7 +38,15 @@ impl World {
     }
 
     pub(crate) fn before(backend: Arc<dyn forebay_backend::Backend>) -> World {
-        let (dir, config) = plan();
+        World::before_with(backend, |_| {})
+    }
+
+    pub(crate) fn before_with(
+        backend: Arc<dyn forebay_backend::Backend>,
+        change: impl FnOnce(&mut Config),
+    ) -> World {
+        let (dir, mut config) = plan();
+        change(&mut config);
         let running = Server::start_before(config.clone(), backend.clone()).expect("the server starts");
         World { config, running: Some(running), backend: Some(backend), _dir: dir }
     }

@@ -9,6 +9,7 @@ use super::{Data, MAX_FILE, lock};
 use crate::meta::Batch;
 use forebay_model::{Error, ErrorKind, FileId, Result, Span, Stamp};
 use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex};
 
 /// Most stretches of one file. Only ever reached by releasing thousands of separate pieces.
 const MOST: usize = 4096;
@@ -79,7 +80,7 @@ impl Behind {
         for &Stretch { span, stamp, .. } in &self.stretches {
             let mut at = span.start;
             for extent in index.pieces(span) {
-                let hidden = matches!(extent.source, Source::Data(_));
+                let hidden = matches!(extent.source, Source::Data(_)) && extent.stamp > stamp;
                 if at < extent.span.start {
                     append(
                         &mut written,
@@ -145,35 +146,40 @@ impl Data {
 
     /// Whether a file is what is behind, and nothing of it was changed here.
     pub fn is_as_behind(&self, id: FileId) -> Result<bool> {
-        let state = self.files.get(id, || self.load(id))?;
-        let mut state = lock(&state);
-        self.hear(id, &mut state)?;
+        let state = self.look_at(id)?;
+        let state = lock(&state);
         Ok(state.is_as_behind())
     }
 
     /// Lets go of bytes in regions that the back end holds by now: of a span, those that are not newer than `stamp`.
     /// They are read from behind when this returns; returns how many they were.
     pub fn behind(&self, id: FileId, span: Span, stamp: Stamp) -> Result<u64> {
+        self.behind_all(id, &[(span, stamp)])
+    }
+
+    /// The same for several spans at once.
+    pub fn behind_all(&self, id: FileId, written: &[(Span, Stamp)]) -> Result<u64> {
         let state = self.files.get(id, || self.load(id))?;
         let (mut dead, mut released) = (false, 0);
         {
             let mut state = lock(&state);
             self.hear(id, &mut state)?;
             state.alive()?;
-            let old = |extent: &Extent| matches!(extent.source, Source::Data(_)) && extent.stamp <= stamp;
-            let spans: Vec<Span> = state.index.pieces(span).filter(old).map(|extent| extent.span).collect();
+            let mut spans: Vec<Span> = Vec::new();
+            for &(span, stamp) in written {
+                let old = |extent: &Extent| matches!(extent.source, Source::Data(_)) && extent.stamp <= stamp;
+                spans.extend(state.index.pieces(span).filter(old).map(|extent| extent.span));
+            }
             if spans.is_empty() {
                 return Ok(0);
             }
-            let (now, before) = (self.clock.next(), state.behind.clone());
-            spans.iter().for_each(|&span| state.behind.put(span, now));
+            let (now, mut batch) = (self.clock.next(), Batch::default());
             // Written down first: a crash finds the bytes in their region, or behind.
-            if let Err(error) = self.note_size(id, &state, true) {
-                state.behind = before;
-                return Err(error);
-            }
+            self.put_behind(id, &mut state, &spans, now, &mut batch)?;
+            self.kv.commit(batch)?;
             (state.unsettled, state.ordered) = (true, now);
             for span in spans {
+                state.behind.put(span, now);
                 let extent = Extent { span, stamp: now, source: Source::Behind };
                 state.index.apply(extent, &mut |delta| dead |= self.adjust(delta));
                 released += span.len();
@@ -181,6 +187,23 @@ impl Data {
         }
         self.reclaim_if(dead);
         Ok(released)
+    }
+
+    /// The record of a file of which these spans are behind too, for the caller to commit.
+    pub(super) fn put_behind(
+        &self,
+        id: FileId,
+        state: &mut File,
+        spans: &[Span],
+        now: Stamp,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        let before = state.behind.clone();
+        spans.iter().for_each(|&span| state.behind.put(span, now));
+        let record = state.record(&state.index, self.incarnation, true);
+        state.behind = before;
+        batch.put(SizeRecord::key(id), record?.encode());
+        Ok(())
     }
 }
 

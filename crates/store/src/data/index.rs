@@ -130,6 +130,21 @@ impl Index {
         self.from(span).filter_map(move |extent| Some(extent.part(extent.span.meet(span)?)))
     }
 
+    /// What of a span is neither in a region nor behind.
+    pub(super) fn holes(&self, span: Span) -> Vec<Span> {
+        let (mut holes, mut at) = (Vec::new(), span.start);
+        for extent in self.pieces(span).filter(|extent| extent.source != Source::Zero) {
+            if at < extent.span.start {
+                holes.push(Span::new(at, extent.span.start));
+            }
+            at = extent.span.end;
+        }
+        if at < span.end {
+            holes.push(Span::new(at, span.end));
+        }
+        holes
+    }
+
     /// All extents, in order.
     pub(super) fn extents(&self) -> impl Iterator<Item = &Extent> {
         self.extents.values()

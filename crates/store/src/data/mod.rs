@@ -13,6 +13,7 @@ mod clean;
 mod clock;
 mod crash;
 mod damage;
+mod dirty;
 mod disk;
 mod file;
 mod held;
@@ -29,6 +30,7 @@ mod table;
 mod tomb;
 
 pub use crash::{AtFlush, CrashDisk, Faults};
+pub use dirty::{Dirty, Picked};
 pub use disk::{DirDisk, Disk};
 pub use recover::{Recovery, Start};
 pub use region::Geometry;
@@ -418,8 +420,13 @@ impl Data {
             }
         }
         drop(state);
-        self.files.evict(id);
+        self.evict(id);
         Ok(())
+    }
+
+    /// Lets go of a file of which nothing is in a region, not even dead.
+    fn evict(&self, id: FileId) {
+        self.files.evict(id, |file| !self.holders(file).is_empty());
     }
 
     /// Makes everything acknowledged for a file durable: payload, then journal, and its metadata.

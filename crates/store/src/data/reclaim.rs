@@ -254,7 +254,8 @@ impl Data {
             let uid = lock(&self.space).uid(region.id);
             region.renew_header(&*self.disk, uid)?;
             let files = std::mem::take(&mut *lock(&region.files));
-            self.release_tombs(region.id, files)?;
+            self.release_tombs(region.id, files.iter().copied())?;
+            files.into_iter().for_each(|file| self.evict(file));
             lock(&self.space).set(region.id, State::Free);
             freed += 1;
         }

@@ -43,13 +43,14 @@ impl Table {
         lock(self.shard(id)).remove(&id);
     }
 
-    /// Lets go of a file that has no bytes in regions, if nobody is using it.
-    pub(super) fn evict(&self, id: FileId) {
+    /// Lets go of a file that has no bytes in regions, if nobody is using it, and no region holds a record of it: whoever
+    /// cuts it must know of those.
+    pub(super) fn evict(&self, id: FileId, is_held: impl Fn(&mut File) -> bool) {
         let mut shard = lock(self.shard(id));
         let idle = |state: &FileState| {
             Arc::strong_count(state) == 1 && {
-                let file = lock(state);
-                file.index.is_all_behind() && !file.unsettled
+                let mut file = lock(state);
+                file.index.is_all_behind() && !file.unsettled && !is_held(&mut file)
             }
         };
         if shard.get(&id).is_some_and(idle) {

@@ -6,7 +6,7 @@
 //! read sees a batch that is being applied in part.
 
 use super::flush::Flusher;
-use super::{Batch, Kv, Visit, quiet};
+use super::{Batch, Kv, Visit, archives, quiet};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use forebay_model::{Bytes, Error, ErrorKind, Result};
 use std::collections::BTreeMap;
@@ -53,6 +53,12 @@ impl FjallKv {
                 dir.display()
             );
             return Err(Error::new(ErrorKind::BadStore, text));
+        }
+        let overlong =
+            archives::overlong(dir).map_err(|cause| explain(dir, "open", &fjall::Error::Io(cause)))?;
+        if let Some(file) = overlong {
+            let how = format!("the table of contents of {}", file.display());
+            return Err(Error::new(ErrorKind::BadStore, failed(dir, "open", &damaged(&how))));
         }
         FjallKv::start(dir, cache)
     }

@@ -23,6 +23,7 @@
 //! | `f` | there if the first server has all names | store |
 //! | `v` | incarnation | store |
 
+mod archives;
 mod fjall;
 mod flush;
 mod memory;

@@ -52,6 +52,18 @@ impl Names {
         Ok((file, inode))
     }
 
+    /// Shows a file's inode, none if it has gone, while it neither gets nor loses a name.
+    pub fn hold<T>(&self, file: FileId, act: impl FnOnce(Option<&Inode>) -> Result<T>) -> Attempt<T> {
+        let _held = self.locks.hold(&[file]);
+        self.holds.file_is_free(file)?;
+        Ok(act(self.find_inode(file)?.as_ref())?)
+    }
+
+    /// Whether a name leads to a file.
+    pub fn leads(&self, dir: FileId, name: &Name, file: FileId) -> Result<bool> {
+        Ok(self.entry(dir, name)?.is_some_and(|target| target.file == file))
+    }
+
     /// The names that a file has in a directory.
     pub fn names_in(&self, dir: FileId, file: FileId) -> Result<Vec<Name>> {
         let (mut names, mut bad) = (Vec::new(), None);

@@ -5,10 +5,11 @@ use forebay_model::{
     Member, Members, Name, Reshape, ServerId, SetTime, Special, Stamp, Striping, Time, Uid, Usage,
 };
 use forebay_wire::{
-    Answer, At, Call, Channel, Entry, Exchange, FrameKind, Greeting, Held, Hello, IfExists, JobState,
-    JobStatus, Known, Loss, Losses, Lost, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Place, Proof,
-    RecoverySummary, RegionCounts, Remain, Remains, RenameMode, Reply, Request, RingGrant, Roster, Sample,
-    Sharing, SlabGrant, Standing, Status, Token, VERSION, Vouched, Welcome, XattrMode, frame,
+    Answer, At, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry, Exchange, Failing,
+    FrameKind, Greeting, Held, Hello, IfExists, JobState, JobStatus, Known, Loss, Losses, Lost, Meeting, Met,
+    PeerReply, PeerRequest, PeerStatus, Place, Proof, RecoverySummary, RegionCounts, Remain, Remains,
+    RenameMode, Reply, Request, RingGrant, Roster, Sample, Sharing, SlabGrant, Standing, Status,
+    TargetStatus, Token, VERSION, Vouched, Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -100,6 +101,8 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Punch { token, offset: 1, len: 2 },
         Request::Extend { token, size: 4096 },
         Request::Abandon { connection: u64::MAX },
+        Request::Drain(DrainCall::Begin { file: Some(FileId(7)), order: Some("trio".into()), last: true }),
+        Request::Drain(DrainCall::Look { ticket: Some(9) }),
         Request::MakeSpecial { dir: FileId::ROOT, name: name("d"), mode: 0o600, special: Special::Block(7) },
         Request::Sync { token },
         Request::SyncAll,
@@ -260,6 +263,28 @@ fn status() -> Status {
             share: 250_000,
             recent: 9,
         }],
+        drain: Some(drain()),
+    }
+}
+
+fn drain() -> DrainStatus {
+    let target =
+        TargetStatus { name: "ost3".into(), queued: 1 << 33, written: 2, rate: 3, alpha: 2, writers: 1 };
+    let (path, why) = ("/run/7".into(), "no space".into());
+    DrainStatus {
+        backend: "dir:/scratch".into(),
+        order: "trio".into(),
+        threshold: 20,
+        queued: 1,
+        files: 2,
+        waiting: 3,
+        written: 4,
+        freed: 5,
+        targets: vec![target],
+        failing: vec![Failing { path, user: Uid(1000), why, tries: 6 }],
+        failures: 7,
+        resting: true,
+        notes: vec!["no links".into()],
     }
 }
 
@@ -285,6 +310,18 @@ pub(crate) fn replies() -> Vec<Reply> {
         Reply::Usage(Usage::default()),
         Reply::Status(Box::new(status())),
         Reply::Written { offset: 1 << 30 },
+        Reply::Drain(Box::new(DrainReport {
+            ticket: Some(DrainTicket {
+                id: 1,
+                done: true,
+                files: 2,
+                left: 3,
+                bytes: 1 << 40,
+                failed: 4,
+                skipped: 5,
+            }),
+            status: drain(),
+        })),
         Reply::Data,
         Reply::History {
             samples: vec![Sample { second: 1, label: "7".into(), written: 2, read: 3 }],

@@ -2,9 +2,9 @@
 
 use super::play::{Played, Variant};
 use super::scenario::Scenario;
+use crate::draw::chart::{Chart, Scene, Shape};
+use crate::draw::svg;
 use crate::human;
-use crate::plan::chart::{Chart, Scene, Shape};
-use crate::plan::svg;
 use crate::view::table;
 use serde::Serialize;
 use std::fmt;
@@ -45,7 +45,11 @@ struct Measured {
 }
 
 impl Report {
-    pub(super) fn new(scenario: &Scenario, played: Vec<Played>, real: Vec<(Variant, Vec<f64>)>) -> Report {
+    pub(super) fn new(
+        scenario: &Scenario,
+        played: Vec<Played>,
+        real: Vec<(Variant, Vec<Vec<f64>>)>,
+    ) -> Report {
         let run = |played: Played| Run { nodes: played.nodes, variants: measured(played.variants) };
         Report {
             title: scenario.title.clone(),

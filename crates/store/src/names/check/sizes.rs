@@ -120,7 +120,7 @@ impl Checker<'_> {
     pub(super) fn shown(&self, file: FileId) -> String {
         match self.path(file) {
             Some(path) => format!("{path} (file {file})"),
-            None => format!("file {file}, which no path leads to,"),
+            None => format!("file {file} (no path leads to it)"),
         }
     }
 
@@ -139,8 +139,9 @@ impl Checker<'_> {
 }
 
 impl Seen {
+    /// Whether it is a file that was not removed.
     fn is_file(&self) -> bool {
-        self.bytes.is_some()
+        self.bytes.is_some() && !(self.orphan && self.names.is_empty())
     }
 
     /// The store with its inode, and what that says of its bytes.

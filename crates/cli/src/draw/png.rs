@@ -14,7 +14,7 @@ struct Sheet {
 }
 
 /// Paints the scene and packs it.
-pub(super) fn render(scene: &Scene) -> Vec<u8> {
+pub(crate) fn render(scene: &Scene) -> Vec<u8> {
     let (width, height) = ((scene.width * SCALE) as usize, (scene.height * SCALE) as usize);
     let mut sheet = Sheet { width, height, pixels: vec![[255.0; 3]; width * height] };
     for mark in &scene.marks {

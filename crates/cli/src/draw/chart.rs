@@ -86,6 +86,10 @@ pub(crate) enum Shape {
     Filled,
     /// Low and high edge around the points.
     Ribbon(Vec<(f64, f64)>),
+    /// Points without a line.
+    Dots,
+    /// Upright bars, side by side with those of the other series.
+    Bars,
 }
 
 /// One series of points.
@@ -97,13 +101,16 @@ pub(crate) struct Series {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// A chart of series over two linear axes that begin at zero.
+/// A chart of series over two linear axes that begin at zero, or over names.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Chart {
     pub(crate) title: String,
     pub(crate) x: String,
-    /// Values on the vertical axis are shares, shown as percentages.
     pub(crate) y: String,
+    /// Names of the places 0, 1, … on the horizontal axis, in place of numbers.
+    pub(crate) names: Vec<String>,
+    /// Values on the vertical axis are plain numbers, not shares that are shown as percentages.
+    pub(crate) plain: bool,
     pub(crate) x_percent: bool,
     pub(crate) y_top: Option<f64>,
     pub(crate) series: Vec<Series>,
@@ -131,11 +138,17 @@ impl Chart {
             Shape::Ribbon(edges) => Some(edges.iter().map(|e| e.1).fold(0.0, f64::max)),
             _ => None,
         });
-        let x_max = points().map(|p| p.0).fold(0.0, f64::max).max(1e-12);
+        let named = !self.names.is_empty();
+        // Names stand in the middle of equal parts.
+        let shift = if named { 0.5 } else { 0.0 };
+        let x_max = match named {
+            true => self.names.len() as f64,
+            false => points().map(|p| p.0).fold(0.0, f64::max).max(1e-12),
+        };
         let highest = points().map(|p| p.1).chain(edges).fold(0.0, f64::max);
         let y_max = self.y_top.unwrap_or(highest * 1.05).max(1e-12);
         let place = |(x, y): (f64, f64)| {
-            let across = LEFT + x / x_max * (WIDTH - LEFT - RIGHT);
+            let across = LEFT + (x + shift) / x_max * (WIDTH - LEFT - RIGHT);
             (across, HEIGHT - BOTTOM - (y / y_max).clamp(0.0, 1.0) * (HEIGHT - BOTTOM - top))
         };
         let mut marks = vec![words((16.0, 24.0), &self.title, Ink::Text, 15.0, Anchor::Start, true)];
@@ -143,21 +156,15 @@ impl Chart {
         for value in ticks(y_max) {
             let y = place((0.0, value)).1;
             marks.push(line(vec![(LEFT, y), (WIDTH - RIGHT, y)], Ink::Grid, 1.0, false));
-            marks.push(words(
-                (LEFT - 8.0, y + 4.0),
-                &percent(value, y_max),
-                Ink::Faint,
-                12.0,
-                Anchor::End,
-                false,
-            ));
+            let label = if self.plain { plain(value) } else { percent(value, y_max) };
+            marks.push(words((LEFT - 8.0, y + 4.0), &label, Ink::Faint, 12.0, Anchor::End, false));
         }
-        for value in ticks(x_max) {
+        for (value, label) in self.x_labels(x_max) {
             let x = place((value, 0.0)).0;
-            let label = if self.x_percent { percent(value, x_max) } else { plain(value) };
             marks.push(words((x, HEIGHT - BOTTOM + 18.0), &label, Ink::Faint, 12.0, Anchor::Middle, false));
         }
-        marks.push(line(vec![place((0.0, 0.0)), place((x_max, 0.0))], Ink::Axis, 1.2, false));
+        let floor = place((0.0, 0.0)).1;
+        marks.push(line(vec![(LEFT, floor), (WIDTH - RIGHT, floor)], Ink::Axis, 1.2, false));
         // Each word on a row of its own above the curves, so that none covers anything.
         for (row, (at, text)) in self.flags.iter().enumerate().filter(|(_, flag)| flag.0 <= x_max) {
             let (x, y) = place((*at, y_max));
@@ -166,8 +173,15 @@ impl Chart {
             let (dx, anchor) = if x > WIDTH * 0.6 { (-5.0, Anchor::End) } else { (5.0, Anchor::Start) };
             marks.push(words((x + dx, y - 4.0), text, Ink::Faint, 12.0, anchor, false));
         }
+        let bars = self.series.iter().filter(|series| series.shape == Shape::Bars).count();
+        let mut bar = 0;
         for series in &self.series {
-            draw(series, &place, &mut marks);
+            if series.shape == Shape::Bars {
+                upright(series, (bar, bars), &place, &mut marks);
+                bar += 1;
+            } else {
+                draw(series, &place, &mut marks);
+            }
         }
         let middle = f64::midpoint(LEFT, WIDTH - RIGHT);
         marks.push(words((middle, HEIGHT - 12.0), &self.x, Ink::Faint, 12.0, Anchor::Middle, false));
@@ -179,11 +193,19 @@ impl Chart {
         }
     }
 
+    fn x_labels(&self, x_max: f64) -> Vec<(f64, String)> {
+        if !self.names.is_empty() {
+            return self.names.iter().enumerate().map(|(i, name)| (i as f64, name.clone())).collect();
+        }
+        let label = |value| if self.x_percent { percent(value, x_max) } else { plain(value) };
+        ticks(x_max).into_iter().map(|value| (value, label(value))).collect()
+    }
+
     /// The names of the series under the title, and how many rows they take.
     fn legend(&self) -> (Vec<Mark>, usize) {
         let (mut marks, mut x, mut row) = (Vec::new(), 16.0, 0);
         for series in &self.series {
-            let width = 30.0 + series.name.chars().count() as f64 * 6.6;
+            let width = 30.0 + series.name.chars().count() as f64 * 7.2;
             if x + width > WIDTH - 4.0 && x > 16.0 {
                 (x, row) = (16.0, row + 1);
             }
@@ -194,6 +216,11 @@ impl Chart {
                     let corners = vec![(x, y - 9.0), (x + 16.0, y - 9.0), (x + 16.0, y + 1.0), (x, y + 1.0)];
                     marks.push(Mark::Area { points: corners, ink, opacity: 0.25 });
                     marks.push(line(across, ink, 2.0, false));
+                }
+                Shape::Dots => marks.push(Mark::Dot { at: (x + 8.0, y - 4.0), ink }),
+                Shape::Bars => {
+                    let corners = vec![(x, y - 9.0), (x + 16.0, y - 9.0), (x + 16.0, y + 1.0), (x, y + 1.0)];
+                    marks.push(Mark::Area { points: corners, ink, opacity: 0.85 });
                 }
                 _ => marks.push(line(across, ink, 2.5, series.shape == Shape::Dashed)),
             }
@@ -213,6 +240,8 @@ fn draw(series: &Series, place: &impl Fn((f64, f64)) -> (f64, f64), marks: &mut 
     let points: Vec<(f64, f64)> = series.points.iter().map(|p| place(*p)).collect();
     let (Some(first), Some(last)) = (points.first().copied(), points.last().copied()) else { return };
     match &series.shape {
+        Shape::Bars => {}
+        Shape::Dots => marks.extend(points.into_iter().map(|at| Mark::Dot { at, ink })),
         Shape::Line | Shape::Dashed => {
             marks.push(line(points, ink, 2.2, series.shape == Shape::Dashed));
         }
@@ -233,6 +262,22 @@ fn draw(series: &Series, place: &impl Fn((f64, f64)) -> (f64, f64), marks: &mut 
             marks.push(line(points.clone(), ink, 1.6, false));
             marks.extend(points.into_iter().map(|at| Mark::Dot { at, ink }));
         }
+    }
+}
+
+/// Bars of one of several series that stand side by side.
+fn upright(
+    series: &Series,
+    (one, of): (usize, usize),
+    place: &impl Fn((f64, f64)) -> (f64, f64),
+    marks: &mut Vec<Mark>,
+) {
+    let width = 0.8 / of as f64;
+    for &(x, y) in &series.points {
+        let left = x - 0.4 + width * one as f64;
+        let right = left + width * 0.9;
+        let points = [(left, 0.0), (left, y), (right, y), (right, 0.0)].map(place).to_vec();
+        marks.push(Mark::Area { points, ink: Ink::Series(series.ink), opacity: 0.85 });
     }
 }
 
@@ -286,7 +331,12 @@ mod tests {
         let chart = Chart { title: "t".into(), flags: vec![(3.0, "here".into())], ..Chart::default() }
             .with("a", 0, Shape::Filled, vec![(0.0, 0.0), (10.0, 2.0)])
             .with("b", 1, Shape::Ribbon(vec![(0.1, 0.2), (1.0, 3.0)]), vec![(0.0, 0.1), (10.0, 2.0)]);
-        for mark in chart.scene().marks {
+        let names = ["one", "two", "three"].map(str::to_owned).to_vec();
+        let bars = Chart { names, plain: true, ..Chart::default() }
+            .with("a", 0, Shape::Bars, vec![(0.0, 3.0), (2.0, 9.0)])
+            .with("b", 1, Shape::Bars, vec![(1.0, 1e9)])
+            .with("c", 2, Shape::Dots, vec![(1.0, 4.0)]);
+        for mark in chart.scene().marks.into_iter().chain(bars.scene().marks) {
             if let Mark::Line { points, .. } | Mark::Area { points, .. } = mark {
                 assert!(points.iter().all(|(x, y)| (0.0..=WIDTH).contains(x) && (0.0..=HEIGHT).contains(y)));
             }

@@ -1,0 +1,137 @@
+//! What an object says about the file it is.
+//!
+//! Mode (with its type), owner and time of last change are written down with the object under the names that s3fs uses
+//! (`mode`, `uid`, `gid`, `mtime`), the file's number under `forebay-id`. Objects of others have none of these: they are
+//! files of the server's own user, and their number is made of their tag, so that another object is another file.
+
+use super::store::{Head, Meta};
+use crate::{Found, Version};
+use forebay_model::{FileKind, Gid, Time, Uid};
+
+const KIND: u32 = 0o170_000;
+const FILE: u32 = 0o100_000;
+const DIRECTORY: u32 = 0o040_000;
+const SYMLINK: u32 = 0o120_000;
+const NANOS: u64 = 1_000_000_000;
+
+fn number<T: std::str::FromStr>(meta: &Meta, name: &str) -> Option<T> {
+    meta.get(name).and_then(|text| text.parse().ok())
+}
+
+/// The number of a file.
+pub(super) fn id(head: &Head) -> u64 {
+    let ours = head.meta.get("forebay-id").and_then(|text| u64::from_str_radix(text, 16).ok());
+    // FNV-1a: the same in every version of this program.
+    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    ours.unwrap_or_else(|| head.etag.bytes().fold(0xcbf2_9ce4_8422_2325, hash))
+}
+
+/// What is written down with a new object.
+pub(super) fn meta(kind: FileKind, (uid, gid): (Uid, Gid), mode: u16, id: u64, mtime: Time) -> Meta {
+    let kind = match kind {
+        FileKind::Directory => DIRECTORY,
+        FileKind::Symlink => SYMLINK,
+        _ => FILE,
+    };
+    let mut meta = Meta::from([("forebay-id".to_owned(), format!("{id:016x}"))]);
+    change(&mut meta, kind, (uid, gid), mode, mtime);
+    meta
+}
+
+/// Writes other attributes down; what it is stays.
+pub(super) fn set(meta: &mut Meta, head: &Head, owner: (Uid, Gid), mode: u16, mtime: Time) {
+    let kind = number::<u32>(&head.meta, "mode").map_or(FILE, |mode| mode & KIND);
+    meta.insert("forebay-id".to_owned(), format!("{:016x}", id(head)));
+    change(meta, kind, owner, mode, mtime);
+}
+
+fn change(meta: &mut Meta, kind: u32, (uid, gid): (Uid, Gid), mode: u16, mtime: Time) {
+    meta.insert("mode".to_owned(), (kind | u32::from(mode & 0o7777)).to_string());
+    meta.insert("uid".to_owned(), uid.0.to_string());
+    meta.insert("gid".to_owned(), gid.0.to_string());
+    meta.insert("mtime".to_owned(), format!("{}.{:09}", mtime.secs, mtime.nanos));
+}
+
+/// What is found at the path of an object. A key that ends in a slash is a directory.
+pub(super) fn found(head: &Head, is_dir: bool) -> Found {
+    let mode =
+        number::<u32>(&head.meta, "mode").unwrap_or(if is_dir { DIRECTORY | 0o755 } else { FILE | 0o644 });
+    let kind = match (is_dir, mode & KIND) {
+        (true, _) => FileKind::Directory,
+        (false, SYMLINK) => FileKind::Symlink,
+        (false, _) => FileKind::File,
+    };
+    let time = mtime(&head.meta).unwrap_or(head.modified);
+    let (me, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    Found {
+        kind,
+        mode: (mode & 0o7777) as u16,
+        uid: Uid(number(&head.meta, "uid").unwrap_or(me)),
+        gid: Gid(number(&head.meta, "gid").unwrap_or(group)),
+        version: Version { size: if is_dir { 0 } else { head.size }, mtime: time, serial: id(head) },
+        atime: time,
+        ctime: time,
+        target: Vec::new(),
+    }
+}
+
+fn mtime(meta: &Meta) -> Option<Time> {
+    let (secs, nanos) = meta.get("mtime")?.split_once('.')?;
+    Some(Time {
+        secs: secs.parse().ok()?,
+        nanos: nanos.parse().ok().filter(|nanos| u64::from(*nanos) < NANOS)?,
+    })
+}
+
+/// A moment as the number of a change.
+pub(super) fn moment(number: u64) -> Time {
+    Time { secs: (number / NANOS) as i64, nanos: (number % NANOS) as u32 }
+}
+
+/// The time in a header, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
+pub(super) fn date(text: &str) -> Option<Time> {
+    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    let mut words = text.split([' ', ':']).skip(1);
+    let day: i64 = words.next()?.parse().ok()?;
+    let month = MONTHS.find(words.next()?)? as i64 / 3 + 1;
+    let [year, hour, minute, second] =
+        [(); 4].map(|()| words.next().and_then(|word| word.parse::<i64>().ok()));
+    // Days since 1970, with years that begin in March.
+    let (year, shifted) = (year? - i64::from(month < 3), (month + 9) % 12);
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * shifted + 2) / 5 + day - 1 - 719_468;
+    Some(Time { secs: ((days * 24 + hour?) * 60 + minute?) * 60 + second?, nanos: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_read() {
+        for (text, secs) in [
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(784_111_777)),
+            ("Thu, 01 Jan 1970 00:00:00 GMT", Some(0)),
+            ("Thu, 29 Feb 2024 23:59:59 GMT", Some(1_709_251_199)),
+            ("yesterday", None),
+        ] {
+            assert_eq!(date(text).map(|time| time.secs), secs, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_down_is_found_again() {
+        let time = Time { secs: 5, nanos: 7 };
+        let meta = meta(FileKind::Symlink, (Uid(3), Gid(4)), 0o777, 0xabc, time);
+        let head = Head { size: 9, etag: "x".into(), modified: Time { secs: 1, nanos: 0 }, meta };
+        let here = found(&head, false);
+        assert_eq!((here.kind, here.mode, here.uid, here.gid), (FileKind::Symlink, 0o777, Uid(3), Gid(4)));
+        assert_eq!(here.version, Version { size: 9, mtime: time, serial: 0xabc });
+        let foreign = Head { meta: Meta::new(), ..head };
+        assert_eq!(
+            (found(&foreign, false).kind, found(&foreign, false).version.mtime.secs),
+            (FileKind::File, 1)
+        );
+        let other = Head { etag: "y".into(), ..foreign.clone() };
+        assert_ne!(id(&foreign), id(&other));
+    }
+}

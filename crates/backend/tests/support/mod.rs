@@ -1,0 +1,81 @@
+//! A real object store for tests: moto's server, in the interpreter that `FOREBAY_PYTHON` names.
+
+use forebay_backend::{Access, S3};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub(crate) struct Bucket {
+    server: Child,
+    port: u16,
+}
+
+impl Bucket {
+    /// An empty bucket; nothing, and a note that says so, where there is no server.
+    pub(crate) fn new() -> Option<Bucket> {
+        let python = std::env::var("FOREBAY_PYTHON").unwrap_or_else(|_| "python3".into());
+        let has =
+            Command::new(&python).args(["-c", "import moto.server, flask"]).stderr(Stdio::null()).status();
+        if !has.is_ok_and(|status| status.success()) {
+            forebay_dice::skip("a back end in an object store", "there is no moto[server]");
+            return None;
+        }
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        let mut command = Command::new(&python);
+        command.args(["-m", "moto.server", "-H", "127.0.0.1", "-p", &port.to_string()]);
+        let server = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let bucket = Bucket { server, port };
+        let patience = Instant::now() + Duration::from_secs(120);
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            assert!(Instant::now() < patience, "the object store does not answer");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bucket.ask("PUT", "", b"");
+        Some(bucket)
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        Access {
+            endpoint: Some(format!("http://127.0.0.1:{}", self.port)),
+            region: "us-east-1".into(),
+            key: Some("key".into()),
+            secret: Some("secret".into()),
+            token: None,
+        }
+    }
+
+    pub(crate) fn open(&self) -> S3 {
+        S3::open("bucket", &self.access()).unwrap()
+    }
+
+    /// Asks for an object as anybody would; the status and the bytes.
+    pub(crate) fn ask(&self, method: &str, key: &str, bytes: &[u8]) -> (u16, Vec<u8>) {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
+        // Whoever says who he is is believed.
+        let who = "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
+        let head = format!(
+            "{method} /bucket/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {who}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            bytes.len()
+        );
+        stream.write_all(&[head.as_bytes(), bytes].concat()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+        let status = String::from_utf8_lossy(&answer[9..12]).parse().unwrap();
+        (status, answer.split_off(end))
+    }
+
+    /// How many private objects there are.
+    pub(crate) fn parts(&self) -> usize {
+        let (_, listed) = self.ask("GET", "?list-type=2&prefix=.forebay-parts/", b"");
+        String::from_utf8_lossy(&listed).matches("<Key>").count()
+    }
+}
+
+impl Drop for Bucket {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}

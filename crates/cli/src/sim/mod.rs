@@ -1,0 +1,74 @@
+//! `forebay sim`: a machine that exists only on paper, under the daemon's own policies.
+
+mod report;
+mod scenario;
+mod words;
+
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use forebay_sim::World;
+use report::Report;
+use scenario::Read;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+pub(crate) use scenario::devices;
+
+/// Play a scenario in virtual time: jobs, servers, drains, targets, failures
+#[derive(clap::Args)]
+pub(crate) struct Sim {
+    /// The scenario, in TOML
+    scenario: PathBuf,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write report.json, series.csv and pictures into a directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Sim {
+    /// Plays it.
+    pub(crate) fn run(self) -> Outcome {
+        let text = std::fs::read_to_string(&self.scenario)
+            .map_err(|error| Failure::local("read", &self.scenario, &error))?;
+        let name = self.scenario.display().to_string();
+        let Read { title, names, plan } = scenario::read(&name, &text)?;
+        let start = Instant::now();
+        let mut world = World::new(&plan, self.seed).map_err(|fault| Failure::Failed(fault.to_string()))?;
+        while world.step() {}
+        let seen = world.report();
+        let took = start.elapsed().as_secs_f64();
+        let report = Report::new(title, self.seed, names, &seen);
+        if let Some(dir) = &self.out {
+            std::fs::create_dir_all(dir).map_err(|error| Failure::local("create", dir, &error))?;
+            for (name, text) in report.files(&seen)? {
+                write(&dir.join(name), &text)?;
+            }
+        }
+        output::show(&report, self.json)?;
+        if !self.json {
+            let rate = seen.events as f64 / took / 1e6;
+            output::note(format_args!(
+                "{} events in {took:.1} s, {rate:.2} million a second; the most memory ever used: {}",
+                seen.events,
+                memory()
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The most memory that this process ever used, as the kernel counts it.
+fn memory() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.map_or("unknown".into(), |text| text.trim().to_owned())
+}
+
+fn write(path: &Path, text: &str) -> Outcome {
+    std::fs::write(path, text).map_err(|error| Failure::local("write", path, &error))
+}

@@ -1,0 +1,73 @@
+//! The simulator and the daemon in the same small world: they run the same policies, so they must say the same.
+
+use crate::support::World;
+use forebay_policy::OPERATION;
+use serde_json::Value;
+
+/// Jobs by user, nodes and size of requests in KiB; the same in both worlds.
+const JOBS: [(&str, u32, u32); 3] = [("ada", 4, 512), ("ada", 1, 1024), ("bob", 2, 256)];
+
+fn live(policy: &str) -> String {
+    let jobs = JOBS.iter().enumerate().map(|(id, (user, nodes, request))| {
+        format!(
+            "[[job]]\nid = {}\nuser = '{user}'\nnodes = {nodes}\nprocesses = 1\nstreams = 16\nop = 'write'\nrequest = '{request}KiB'\nlength = 3\n",
+            id + 1
+        )
+    });
+    format!("policy = '{policy}'\ncompare = []\ndevice_rate = '32MiB/s'\n{}", jobs.collect::<String>())
+}
+
+fn simulated(policy: &str) -> String {
+    let jobs = JOBS.iter().enumerate().map(|(id, (user, nodes, request))| {
+        format!(
+            "[[job]]\nid = {}\nuser = '{user}'\nnodes = {nodes}\nprocesses = 1\ndepth = 16\nstop = '600 s'\n[[job.phase]]\nwrite = '1GiB'\nrequest = '{request}KiB'\n",
+            id + 1
+        )
+    });
+    let servers = "[servers]\nrate = '32 MiB/s'\ncapacity = '1 TiB'\n";
+    format!("{servers}policy = '{policy}'\n{}", jobs.collect::<String>())
+}
+
+/// What each job got of what was done: bytes, and the price of its requests.
+fn simulated_parts(world: &World) -> Vec<f64> {
+    let report = world.json(&["sim", "sim.toml", "--json"]);
+    let cost = |(job, (_, _, kib)): (&Value, &(&str, u32, u32))| {
+        let bytes = job["written"].as_f64().unwrap();
+        bytes + bytes / f64::from(kib << 10) * OPERATION.0 as f64
+    };
+    let costs: Vec<f64> = report["jobs"].as_array().unwrap().iter().zip(&JOBS).map(cost).collect();
+    costs.iter().map(|one| one / costs.iter().sum::<f64>()).collect()
+}
+
+/// The same of a real service, in its steady state.
+fn live_parts(world: &World) -> Vec<f64> {
+    let report = world.json(&["bench", "share", "live.toml", "--json"]);
+    let jobs = report["runs"][0]["jobs"].as_array().unwrap().clone();
+    jobs.iter().map(|job| job["share"].as_f64().unwrap()).collect()
+}
+
+/// How far the two worlds are apart: the largest difference of a job's part, against what the simulator says.
+fn apart(world: &World) -> (f64, String) {
+    let (lived, told) = (live_parts(world), simulated_parts(world));
+    let off = lived.iter().zip(&told).map(|(lived, told)| (lived / told - 1.0).abs()).fold(0.0, f64::max);
+    (off, format!("{lived:.4?} live, {told:.4?} in the simulator"))
+}
+
+#[test]
+fn jobs_get_the_same_parts_from_the_daemon_and_in_the_simulator() {
+    let world = World::empty();
+    for policy in ["user-then-size-fair", "size-fair"] {
+        world.write("live.toml", live(policy));
+        world.write("sim.toml", simulated(policy));
+        // Whatever else runs on this machine can only drive them apart: the closest of a few runs counts.
+        let runs: Vec<(f64, String)> = (0..4)
+            .scan(false, |met, _| {
+                let run = (!*met).then(|| apart(&world))?;
+                *met = run.0 < 0.05;
+                Some(run)
+            })
+            .collect();
+        let best = runs.iter().map(|run| run.0).fold(f64::MAX, f64::min);
+        assert!(best < 0.05, "{policy}: {runs:?}");
+    }
+}

@@ -1,0 +1,47 @@
+//! `forebay calibrate`: how many writers the targets of a back end like.
+
+use crate::support::World;
+use serde_json::json;
+
+#[test]
+fn targets_that_like_two_writers_are_found_out() {
+    let world = World::empty();
+    for dir in ["one", "two"] {
+        std::fs::create_dir(world.path(dir)).unwrap();
+    }
+    let backend = "model:ost,slower=20:stripes:one,two";
+    let found = world.json(&["calibrate", backend, "--writers", "2", "--size", "8MiB", "--json"]);
+    let targets = found["targets"].as_array().unwrap();
+    assert_eq!(targets.len(), 2, "{found}");
+    for target in targets {
+        assert_eq!(target["alpha"], 2, "{found}");
+        let rates = target["rates"].as_array().unwrap();
+        let writers: Vec<_> = rates.iter().map(|rate| rate["writers"].clone()).collect();
+        assert_eq!(writers, [json!(1), json!(2)]);
+    }
+    for dir in ["one", "two"] {
+        let left: Vec<_> =
+            std::fs::read_dir(world.path(dir)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, [".objects"], "nothing stays behind");
+    }
+    let text = world.well(&["calibrate", "dir:one", "--writers", "1", "--size", "1MiB"]);
+    assert!(text.contains('α'), "{text}");
+}
+
+#[test]
+fn what_cannot_be_calibrated_is_said() {
+    let world = World::empty();
+    for (args, code, parts) in [
+        (&["tape:7"][..], 2, &["tape:7"][..]),
+        (&["dir:nowhere"], 1, &["nowhere"]),
+        (&["dir:.", "--writers", "0"], 2, &["--writers"]),
+        (&["dir:.", "--writers", "8", "--size", "3"], 2, &["--size"]),
+        (&["model:ost,faults=1:dir:."], 1, &["modelled target failed"]),
+    ] {
+        world.run(&[&["calibrate"], args].concat()).failed(code, parts);
+    }
+    let left = std::fs::read_dir(world.dir())
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains("calibrate"));
+    assert_eq!(left.count(), 0, "nothing stays behind");
+}

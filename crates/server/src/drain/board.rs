@@ -1,0 +1,359 @@
+//! Everything that is to leave, is leaving, or could not: what the workers and the scout share.
+
+use super::failures::Failures;
+use super::gauge::{Gauge, Valve};
+use super::places::Places;
+use super::ticket::Ticket;
+use forebay_model::{Bytes, Error, FileId, JobId, Span, Stamp, Uid};
+use forebay_policy::Tick;
+use forebay_policy::drain::{Batch, BatchId, Drain, Layout, Order, Pick, TargetId};
+use forebay_store::Dirty;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Instant;
+
+/// As much waits in the index before more files are prepared, at least.
+const AHEAD: u64 = 64 << 20;
+/// Where orders that do not look at jobs keep everything.
+const ALL: JobId = JobId(0);
+
+/// Where a file stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// To be made or found behind.
+    Chosen,
+    /// Its bytes are in the index, or on their way.
+    Queued,
+    /// Everything of it is out; it is given its looks.
+    Finishing,
+}
+
+/// A file that is to leave, or is leaving.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) phase: Phase,
+    pub(super) queue: JobId,
+    pub(super) user: Uid,
+    pub(super) path: String,
+}
+
+/// A write to be done.
+#[derive(Clone, Debug)]
+pub(super) struct Assignment {
+    pub(super) queue: JobId,
+    pub(super) id: BatchId,
+    pub(super) batch: Batch,
+}
+
+/// What a worker does next.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// Make or find this behind.
+    Prepare(FileId),
+    /// Write this.
+    Write(Assignment),
+    /// See that everything written is on its device.
+    Settle,
+    /// Let go of this.
+    Finish(FileId),
+}
+
+pub(super) struct Board {
+    pub(super) order: Order,
+    largest: Bytes,
+    queues: BTreeMap<JobId, Drain>,
+    pub(super) files: HashMap<FileId, Entry>,
+    prepare: VecDeque<FileId>,
+    finish: VecDeque<FileId>,
+    /// Directories whose time of change behind is our doing.
+    dirs: BTreeSet<FileId>,
+    pub(super) places: Places,
+    pub(super) failures: Failures,
+    pub(super) tickets: BTreeMap<u64, Ticket>,
+    pub(super) last_ticket: u64,
+    pub(super) gauges: Vec<Gauge>,
+    pub(super) valve: Option<Valve>,
+    /// Workers that do something.
+    pub(super) busy: usize,
+    /// How full the buffer is, in thousandths.
+    pub(super) fill: u16,
+    priorities: HashMap<JobId, u32>,
+    dice: u64,
+}
+
+impl Board {
+    pub(super) fn new(order: Order, largest: Bytes, places: Places, gauges: Vec<Gauge>) -> Board {
+        Board {
+            order,
+            largest,
+            queues: BTreeMap::new(),
+            files: HashMap::new(),
+            prepare: VecDeque::new(),
+            finish: VecDeque::new(),
+            dirs: BTreeSet::new(),
+            places,
+            failures: Failures::default(),
+            tickets: BTreeMap::new(),
+            last_ticket: 0,
+            gauges,
+            valve: None,
+            busy: 0,
+            fill: 0,
+            priorities: HashMap::new(),
+            dice: 0x9e37_79b9_7f4a_7c15,
+        }
+    }
+
+    /// Chooses a file to leave, if it is not leaving already.
+    pub(super) fn choose(&mut self, now: Instant, file: FileId) -> bool {
+        if self.files.contains_key(&file) || !self.failures.may_try(now, file) {
+            return false;
+        }
+        let entry = Entry { phase: Phase::Chosen, queue: ALL, user: Uid(0), path: format!("file {file}") };
+        self.files.insert(file, entry);
+        self.prepare.push_back(file);
+        true
+    }
+
+    /// Something was claimed by an earlier life of the server: it is looked at again, and let go of.
+    pub(super) fn take_up(&mut self, file: FileId) {
+        self.files.entry(file).or_insert_with(|| {
+            self.finish.push_back(file);
+            Entry { phase: Phase::Finishing, queue: ALL, user: Uid(0), path: format!("file {file}") }
+        });
+    }
+
+    /// Directories whose time of change behind is our doing: they get theirs later.
+    pub(super) fn touch_dirs(&mut self, dirs: &[FileId]) {
+        self.dirs.extend(dirs);
+        for ticket in self.tickets.values_mut().filter(|ticket| !ticket.is_done()) {
+            ticket.dirs.extend(dirs);
+        }
+    }
+
+    /// From now on things leave in this order; false if something is leaving in another.
+    pub(super) fn set_order(&mut self, order: Order) -> bool {
+        if order != self.order && !self.files.is_empty() {
+            return false;
+        }
+        if order != self.order {
+            self.queues.clear();
+            self.order = order;
+        }
+        true
+    }
+
+    /// A file was prepared: its bytes wait for their targets.
+    pub(super) fn enqueue(
+        &mut self,
+        now: Tick,
+        (file, path, user): (FileId, String, Uid),
+        layout: &Layout,
+        dirty: &[Dirty],
+        priority: u32,
+    ) {
+        let newest = dirty.iter().max_by_key(|piece| piece.stamp);
+        let queue = match (self.order, newest) {
+            (Order::Trio, Some(piece)) => piece.job,
+            _ => ALL,
+        };
+        self.files.insert(file, Entry { phase: Phase::Queued, queue, user, path });
+        let (order, largest) = (self.order, self.largest);
+        let drain = self.queues.entry(queue).or_insert_with(|| Drain::new(order, largest));
+        let mut pieces: Vec<(Stamp, Span)> = dirty.iter().map(|piece| (piece.stamp, piece.span)).collect();
+        pieces.sort_unstable();
+        pieces.into_iter().for_each(|(stamp, span)| drain.insert(file, layout, span, stamp));
+        self.priorities.insert(queue, priority);
+        self.tell(now, queue);
+    }
+
+    /// Tells the arbiter what there is to write for a job.
+    fn tell(&mut self, now: Tick, queue: JobId) {
+        if self.order != Order::Trio {
+            return;
+        }
+        let standing = (self.priorities.get(&queue).copied().unwrap_or(0), self.fill);
+        let left = self.waiting(queue);
+        if let Err(error) = self.places.tell(now, queue, standing, &left) {
+            // It is told again with the next beat.
+            tracing::debug!(%error, "the arbiter does not take a request");
+        }
+    }
+
+    /// What waits in a queue, target by target.
+    fn waiting(&self, queue: JobId) -> Vec<(TargetId, Bytes)> {
+        self.queues.get(&queue).map_or_else(Vec::new, |drain| drain.targets().collect())
+    }
+
+    fn waiting_at(&self, queue: JobId, target: TargetId) -> Bytes {
+        self.queues.get(&queue).map_or(Bytes(0), |drain| drain.waiting(target))
+    }
+
+    /// All bytes that wait for a target.
+    pub(super) fn queued_at(&self, target: TargetId) -> u64 {
+        self.queues.values().map(|drain| drain.waiting(target).0).sum()
+    }
+
+    pub(super) fn queued(&self) -> u64 {
+        self.queues.values().flat_map(|drain| drain.targets().map(|(_, bytes)| bytes.0)).sum()
+    }
+
+    /// Whether more files should be chosen.
+    pub(super) fn hungers(&self) -> bool {
+        self.prepare.len() < 64 && self.queued() < AHEAD
+    }
+
+    /// Whether nothing is to be done, and nobody does anything.
+    pub(super) fn is_idle(&self) -> bool {
+        self.busy == 0 && self.prepare.is_empty() && self.finish.is_empty() && self.queued() == 0
+    }
+
+    /// What to do next, for a worker that has written something it has not settled, or has not.
+    pub(super) fn task(&mut self, now: (Tick, Instant), unsettled: bool) -> Option<Task> {
+        if self.failures.rests(now.1) {
+            return unsettled.then_some(Task::Settle);
+        }
+        if let Some(file) = self.finish.pop_front() {
+            return Some(Task::Finish(file));
+        }
+        if self.queued() < AHEAD
+            && let Some(file) = self.prepare.pop_front()
+        {
+            return Some(Task::Prepare(file));
+        }
+        if let Some(assignment) = self.next_write(now.0) {
+            return Some(Task::Write(assignment));
+        }
+        if let Some(file) = self.prepare.pop_front() {
+            return Some(Task::Prepare(file));
+        }
+        if unsettled {
+            return Some(Task::Settle);
+        }
+        let wanted = self.busy == 0 || self.tickets.values().any(Ticket::waits_for_dirs);
+        let dir = self.dirs.iter().copied().find(|&dir| self.failures.may_try(now.1, dir));
+        match dir.filter(|_| wanted) {
+            Some(dir) => {
+                self.dirs.remove(&dir);
+                Some(Task::Finish(dir))
+            }
+            None => None,
+        }
+    }
+
+    fn next_write(&mut self, now: Tick) -> Option<Assignment> {
+        if self.order != Order::Trio {
+            self.dice =
+                self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (id, batch) = self.queues.get_mut(&ALL)?.next(Pick::Any(self.dice >> 33))?;
+            return Some(self.begin(ALL, id, batch));
+        }
+        loop {
+            let mut given_back = false;
+            for (queue, target) in self.places.granted() {
+                let streams = self.places.streams();
+                if self.gauge(target).is_some_and(|gauge| gauge.writers >= streams) {
+                    continue;
+                }
+                let next = self.queues.get_mut(&queue).and_then(|drain| drain.next(Pick::Granted(&[target])));
+                if let Some((id, batch)) = next {
+                    return Some(self.begin(queue, id, batch));
+                }
+                if self.waiting_at(queue, target).0 == 0 {
+                    self.places.give_back(now, (queue, target), Bytes(0));
+                    given_back = true;
+                }
+            }
+            if !given_back {
+                return None;
+            }
+        }
+    }
+
+    fn gauge(&mut self, target: TargetId) -> Option<&mut Gauge> {
+        self.gauges.get_mut(target.0 as usize)
+    }
+
+    fn begin(&mut self, queue: JobId, id: BatchId, batch: Batch) -> Assignment {
+        if let Some(gauge) = self.gauge(batch.target) {
+            gauge.writers += 1;
+        }
+        Assignment { queue, id, batch }
+    }
+
+    /// A worker has left a target, where it wrote so much.
+    pub(super) fn wrote(&mut self, now: Tick, queue: JobId, target: TargetId, bytes: u64) {
+        if let Some(gauge) = self.gauge(target) {
+            gauge.writers = gauge.writers.saturating_sub(1);
+            gauge.written += bytes;
+        }
+        let left = self.waiting_at(queue, target);
+        self.places.wrote(now, (queue, target), bytes, left);
+    }
+
+    /// A write is on its device, and what of it still counts is let go of here. True if that was all of the file.
+    pub(super) fn settled(&mut self, file: FileId, queue: JobId, ids: &[BatchId]) -> bool {
+        let Some(drain) = self.queues.get_mut(&queue) else { return false };
+        ids.iter().for_each(|&id| drop(drain.done(id)));
+        let out = !drain.knows(file);
+        if drain.is_done() {
+            self.queues.remove(&queue);
+            self.priorities.remove(&queue);
+        }
+        match self.files.get_mut(&file) {
+            Some(entry) if out && entry.phase == Phase::Queued => {
+                entry.phase = Phase::Finishing;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A file is out, as far as it was chosen.
+    pub(super) fn finished(&mut self, file: FileId) {
+        self.files.remove(&file);
+        self.failures.made_good(file);
+    }
+
+    /// A file has gone: there is nothing to drain.
+    pub(super) fn gone(&mut self, file: FileId) {
+        self.drop_file(file);
+        self.failures.forget(file);
+        self.tickets.values_mut().for_each(|ticket| ticket.gone(file));
+    }
+
+    /// A file could not be drained; it is tried again later.
+    pub(super) fn failed(&mut self, now: Instant, file: FileId, is_dir: bool, error: Error) {
+        let entry = self.drop_file(file);
+        let about = entry.map_or((format!("file {file}"), Uid(0)), |entry| (entry.path, entry.user));
+        let hopeless = error.kind() == forebay_model::ErrorKind::Unsupported;
+        let tries = self.failures.note(now, file, about, error);
+        if is_dir {
+            self.dirs.insert(file);
+        }
+        self.tickets.values_mut().for_each(|ticket| ticket.failed(file, tries, hopeless));
+    }
+
+    fn drop_file(&mut self, file: FileId) -> Option<Entry> {
+        let entry = self.files.remove(&file)?;
+        if let Some(drain) = self.queues.get_mut(&entry.queue) {
+            drain.remove(file, Span::from(0));
+        }
+        Some(entry)
+    }
+
+    /// Whether this directory waits to be given its time.
+    pub(super) fn waits_for(&self, dir: FileId) -> bool {
+        self.dirs.contains(&dir)
+    }
+
+    /// Time has passed.
+    pub(super) fn beat(&mut self, now: (Tick, Instant), fill: u16) {
+        self.fill = fill;
+        self.gauges.iter_mut().for_each(|gauge| gauge.look(now.1));
+        let all: Vec<JobId> = self.queues.keys().copied().collect();
+        all.into_iter().for_each(|queue| self.tell(now.0, queue));
+        let queues = &self.queues;
+        self.places
+            .beat(now.0, |queue, target| queues.get(&queue).map_or(Bytes(0), |drain| drain.waiting(target)));
+    }
+}

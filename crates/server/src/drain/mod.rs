@@ -1,0 +1,126 @@
+//! The drain: what was written here reaches the back end by itself, and then makes room.
+//!
+//! A *scout* decides what should leave (`trigger`), walks what somebody asked for (`ticket`), and chooses files. *Workers*
+//! make them behind, ask for places at targets (`places`), write in the order of the index (`board`), see that it is on
+//! its device, let go of it here, and give the file its length, owner, mode and time when all of it is out.
+//!
+//! **Invariant**: bytes are let go of here only after the back end has said that it has them on its device; what was
+//! overwritten, cut or removed meanwhile is not let go of, and not written either if it was known in time; no two workers
+//! write the same bytes of a file; whatever dies in between, everything is here or there, and claims say where to look.
+//!
+//! **Deliberately absent**: the order and whose turn it is (`forebay_policy`); knowledge of files behind (`union`).
+
+mod board;
+mod failures;
+mod gauge;
+mod places;
+mod report;
+mod room;
+mod scout;
+mod settings;
+mod ticket;
+mod trigger;
+mod work;
+
+pub(crate) use room::Room;
+pub use settings::{Draining, Hours, Verify};
+
+use crate::service::Service;
+use crate::union::Union;
+use board::Board;
+use forebay_model::{FileId, ServerId};
+use gauge::{Gauge, Valve};
+use places::{Places, Terms};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokio::sync::Notify;
+
+/// Fewest and most workers.
+const WORKERS: std::ops::RangeInclusive<usize> = 2..=16;
+/// Most things of which it is remembered that their names or attributes changed.
+const MOST_NOTES: usize = 1 << 16;
+
+/// What leaves for the back end.
+pub(crate) struct Engine {
+    pub(crate) settings: Draining,
+    targets: Vec<String>,
+    board: Mutex<Board>,
+    /// Rung when there is something to do.
+    bell: Condvar,
+    /// Told when there is room again.
+    room: Notify,
+    rooms: AtomicU64,
+    written: AtomicU64,
+    freed: AtomicU64,
+    /// Whether this is the last drain of this buffer.
+    last: AtomicBool,
+    /// What could not be kept.
+    losses: Mutex<BTreeSet<String>>,
+    notes: Mutex<Notes>,
+    walks: Mutex<Vec<(u64, scout::Walk)>>,
+}
+
+/// What was made or changed here, and may have to be made or changed behind.
+struct Notes {
+    files: HashSet<FileId>,
+    /// There may be more than is noted.
+    all: bool,
+    since: Option<Instant>,
+}
+
+impl Engine {
+    pub(crate) fn new(settings: Draining, server: ServerId, union: &Union) -> Engine {
+        let (targets, now) = (union.ask(|backend| backend.targets()), Instant::now());
+        let count = u32::try_from(targets.len()).unwrap_or(u32::MAX);
+        let Draining { alpha, choice, quantum, .. } = settings;
+        let places = Places::new(Terms { server, alpha, targets: count, choice, quantum });
+        let gauges = targets.iter().map(|_| Gauge::new(now)).collect();
+        let mut board = Board::new(settings.order, settings.write, places, gauges);
+        board.valve = settings.rate.map(|rate| Valve::new(rate.0, now));
+        union.all_claims().into_iter().for_each(|file| board.take_up(file));
+        // What an earlier life of the server did not bring behind is found by looking at everything.
+        let notes = Notes { files: HashSet::new(), all: true, since: Some(now) };
+        Engine {
+            settings,
+            targets,
+            board: Mutex::new(board),
+            bell: Condvar::new(),
+            room: Notify::new(),
+            rooms: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            freed: AtomicU64::new(0),
+            last: AtomicBool::new(false),
+            losses: Mutex::default(),
+            notes: Mutex::new(notes),
+            walks: Mutex::default(),
+        }
+    }
+
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something has a new name, or other attributes.
+    pub(crate) fn note(&self, file: FileId) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.since.get_or_insert_with(Instant::now);
+        match notes.files.len() < MOST_NOTES {
+            true => drop(notes.files.insert(file)),
+            false => notes.all = true,
+        }
+    }
+
+    /// Begins to drain: the threads end when the server does.
+    pub(crate) fn start(service: &Arc<Service>) {
+        let Some(engine) = &service.drain else { return };
+        let places = engine.targets.len().saturating_mul(engine.settings.alpha as usize);
+        for _ in 0..places.clamp(*WORKERS.start(), *WORKERS.end()) {
+            let service = service.clone();
+            tokio::task::spawn_blocking(move || work::work(&service));
+        }
+        let service = service.clone();
+        tokio::task::spawn_blocking(move || scout::scout(&service));
+    }
+}

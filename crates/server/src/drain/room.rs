@@ -1,0 +1,56 @@
+//! Writers that meet a full buffer wait until the drain has made room.
+
+use super::Engine;
+use forebay_model::{Error, ErrorKind};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// After so long a writer is told to come again, so that its client does not take the server for dead.
+const LONGEST: Duration = Duration::from_secs(25);
+/// Between two looks.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// A writer that waits for room.
+pub(crate) struct Room<'a> {
+    engine: &'a Engine,
+    begin: Instant,
+    freed: u64,
+    since: Instant,
+}
+
+impl<'a> Room<'a> {
+    pub(crate) fn wanted(engine: &'a Engine) -> Room<'a> {
+        engine.rooms.fetch_add(1, Ordering::Relaxed);
+        engine.bell.notify_all();
+        let now = Instant::now();
+        Room { engine, begin: now, freed: engine.freed.load(Ordering::Relaxed), since: now }
+    }
+
+    /// Waits for a moment in which there may be room. Fails when it has waited for too long: with *busy* if the drain goes
+    /// on, and with what was said of the full buffer if it does not.
+    pub(crate) async fn wait(&mut self, full: Error) -> Result<(), Error> {
+        // Whoever is told to come again asks again: then the drain has had its time.
+        let _ = tokio::time::timeout(GLANCE, self.engine.room.notified()).await;
+        let freed = self.engine.freed.load(Ordering::Relaxed);
+        if freed != self.freed {
+            (self.freed, self.since) = (freed, Instant::now());
+        }
+        if self.since.elapsed() > self.engine.settings.patience {
+            return Err(match self.engine.trouble() {
+                Some(why) => full.within(format!("the back end takes nothing ({why})")),
+                None => full,
+            });
+        }
+        if self.begin.elapsed() > LONGEST {
+            let text = "the buffer is full, and the drain makes room: come again";
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.engine.rooms.fetch_sub(1, Ordering::Relaxed);
+    }
+}

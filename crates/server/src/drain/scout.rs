@@ -1,0 +1,241 @@
+//! Deciding what leaves: by the rules, because somebody asked, or because it has changed some time ago.
+
+use super::board::Phase;
+use super::trigger::{View, Want, want};
+use super::{Engine, Notes};
+use crate::service::Service;
+use crate::union::Union;
+use forebay_model::{FileId, FileKind, Identity, Result, Stamp};
+use forebay_policy::Tick;
+use forebay_store::MAX_LISTED;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const GLANCE: Duration = Duration::from_millis(20);
+/// Things of one request that are on their way at the same time.
+const PENDING: usize = 4096;
+
+/// A walk through what somebody asked to be drained.
+pub(crate) struct Walk {
+    /// Directories, and where to go on in each.
+    stack: Vec<(FileId, u64)>,
+    /// The first step has not been made.
+    root: Option<FileId>,
+}
+
+impl Walk {
+    pub(super) fn new(file: Option<FileId>) -> Walk {
+        match file {
+            Some(file) if file != FileId::ROOT => Walk { stack: Vec::new(), root: Some(file) },
+            _ => Walk { stack: vec![(FileId::ROOT, 0)], root: None },
+        }
+    }
+
+    /// The next things; nothing at the end.
+    fn step(&mut self, service: &Service) -> Option<Vec<FileId>> {
+        let names = service.store.names();
+        if let Some(root) = self.root.take() {
+            if names.inode(root).is_ok_and(|inode| inode.kind() == FileKind::Directory) {
+                self.stack.push((root, 0));
+            }
+            return Some(vec![root]);
+        }
+        let (dir, cookie) = self.stack.pop()?;
+        // A directory that has gone meanwhile has nothing in it.
+        let Ok((entries, next)) = names.read_dir(&Identity::root(), dir, cookie, MAX_LISTED) else {
+            return Some(Vec::new());
+        };
+        if let Some(next) = next {
+            self.stack.push((dir, next));
+        }
+        let dirs = entries.iter().filter(|entry| entry.kind == FileKind::Directory);
+        self.stack.extend(dirs.map(|entry| (entry.file, 0)));
+        if let Some(union) = &service.union {
+            entries.iter().for_each(|entry| union.note_name(entry.file, dir, entry.name.clone()));
+        }
+        Some(entries.into_iter().map(|entry| entry.file).collect())
+    }
+}
+
+/// The scout's thread.
+pub(super) fn scout(service: &Service) {
+    let (Some(engine), Some(union)) = (&service.drain, &service.union) else { return };
+    let stopping = service.stopping();
+    let mut rest = GLANCE;
+    while !*stopping.borrow() {
+        std::thread::sleep(rest);
+        let begin = Instant::now();
+        let usage = service.store.data().usage();
+        let fill = (usage.live * 1000 / usage.capacity.max(1)).min(1000) as u16;
+        engine.board().beat((Tick(service.store.data().now().0), begin), fill);
+        engine.walk_on(service, union);
+        engine.take_notes(service, union);
+        engine.follow_the_rules(service);
+        engine.retry(begin);
+        engine.bell.notify_all();
+        // Looking takes at most a part of the time.
+        rest = GLANCE.max(begin.elapsed() * 4);
+    }
+    engine.bell.notify_all();
+}
+
+impl Engine {
+    /// Goes on with what somebody asked for.
+    fn walk_on(&self, service: &Service, union: &Union) {
+        let mut walks = std::mem::take(&mut *self.walks.lock().unwrap_or_else(PoisonError::into_inner));
+        walks.retain_mut(|(id, walk)| {
+            loop {
+                let room = self.board().tickets.get(id).map(|ticket| ticket.pending.len() < PENDING);
+                match room {
+                    None => return false,
+                    Some(false) => return true,
+                    Some(true) => {}
+                }
+                match walk.step(service) {
+                    Some(found) => self.want(service, union, *id, &found),
+                    None => {
+                        if let Some(ticket) = self.board().tickets.get_mut(id) {
+                            ticket.walking = false;
+                        }
+                        return false;
+                    }
+                }
+            }
+        });
+        self.walks.lock().unwrap_or_else(PoisonError::into_inner).append(&mut walks);
+    }
+
+    /// Somebody wants these to be behind.
+    fn want(&self, service: &Service, union: &Union, id: u64, files: &[FileId]) {
+        for &file in files {
+            let last = self.last.load(Ordering::Relaxed);
+            let Ok(needed) = service.needs(union, file, last) else { continue };
+            let Some(need) = needed else { continue };
+            let bytes: u64 = service.store.data().dirty(file).iter().map(|piece| piece.span.len()).sum();
+            let mut board = self.board();
+            board.choose(Instant::now(), file);
+            if let Some(ticket) = board.tickets.get_mut(&id) {
+                ticket.files += 1;
+                ticket.bytes += bytes;
+                match need {
+                    Need::Directory => ticket.dirs.insert(file),
+                    Need::Other => ticket.pending.insert(file),
+                };
+            }
+        }
+    }
+
+    /// Names and attributes that changed some time ago.
+    fn take_notes(&self, service: &Service, union: &Union) {
+        let due = |notes: &Notes| notes.since.is_some_and(|since| since.elapsed() >= self.settings.age);
+        let files = {
+            let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+            if !due(&notes) {
+                return;
+            }
+            notes.since = None;
+            if std::mem::take(&mut notes.all) {
+                notes.files.clear();
+                None
+            } else {
+                Some(std::mem::take(&mut notes.files))
+            }
+        };
+        match files {
+            None => drop(self.begin(service, None, None, false)),
+            Some(files) => {
+                for file in files {
+                    if matches!(service.needs(union, file, false), Ok(Some(_))) {
+                        self.board().choose(Instant::now(), file);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What should leave by itself.
+    fn follow_the_rules(&self, service: &Service) {
+        let data = service.store.data();
+        let usage = data.usage();
+        let (idle, hungers) = {
+            let board = self.board();
+            (board.is_idle(), board.hungers())
+        };
+        let waiting = usize::try_from(self.rooms.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        let view = View { capacity: usage.capacity, live: usage.live, waiting, idle, now: data.now() };
+        match want(&self.settings, view) {
+            Want::Nothing => {}
+            _ if !hungers => {}
+            Want::Bytes(bytes) => self.choose(service, bytes, view.now),
+            Want::Before(stamp) => self.choose(service, u64::MAX, stamp),
+        }
+    }
+
+    /// Chooses files, those with the oldest bytes first, until they have so many bytes. Only what was written before
+    /// counts.
+    fn choose(&self, service: &Service, bytes: u64, before: Stamp) {
+        let data = service.store.data();
+        let mut files: Vec<(Stamp, u64, FileId)> = Vec::new();
+        for file in data.files() {
+            let dirty = data.dirty(file);
+            let Some(oldest) = dirty.iter().map(|piece| piece.stamp).min().filter(|oldest| *oldest <= before)
+            else {
+                continue;
+            };
+            files.push((oldest, dirty.iter().map(|piece| piece.span.len()).sum(), file));
+        }
+        files.sort_unstable();
+        let (now, mut chosen) = (Instant::now(), 0);
+        for (_, size, file) in files {
+            if chosen >= bytes {
+                break;
+            }
+            // Nobody will ever look for a file without a name behind.
+            if service.store.names().inode(file).is_ok_and(|inode| inode.parents.is_empty()) {
+                continue;
+            }
+            let mut board = self.board();
+            let under_way = board.files.get(&file).is_some_and(|entry| entry.phase != Phase::Finishing);
+            if under_way || board.choose(now, file) {
+                chosen += size;
+            }
+        }
+    }
+
+    /// What somebody waits for, and failed, is tried again.
+    fn retry(&self, now: Instant) {
+        let mut board = self.board();
+        let wanted = board.tickets.values().flat_map(|ticket| ticket.pending.iter().chain(&ticket.dirs));
+        let wanted: Vec<FileId> = wanted.copied().collect();
+        for file in wanted {
+            if !board.waits_for(file) {
+                board.choose(now, file);
+            }
+        }
+    }
+}
+
+/// What has to be brought behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Need {
+    Directory,
+    Other,
+}
+
+impl Service {
+    /// Whether something is not behind as it is here.
+    fn needs(&self, union: &Union, file: FileId, last: bool) -> Result<Option<Need>> {
+        let inode = self.store.names().inode(file)?;
+        let need = match inode.kind() {
+            FileKind::Directory => Need::Directory,
+            _ => Need::Other,
+        };
+        if file == FileId::ROOT || inode.parents.is_empty() {
+            return Ok(None);
+        }
+        let same = self.is_behind(union, file, &inode)? && !(last && self.has_extras(file, &inode)?);
+        Ok((!same).then_some(need))
+    }
+}

@@ -1,0 +1,199 @@
+//! What can be set about draining.
+
+use crate::human;
+use forebay_model::{Bytes, Error, ErrorKind, Result};
+use forebay_policy::arbiter::Choice;
+use forebay_policy::drain::Order;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// When, in which order and how fast data leaves for the back end: the table `[drain]` of `forebay.toml`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Draining {
+    /// Above this many per cent of the capacity data leaves by itself, down to it.
+    pub threshold: u8,
+    /// Below the threshold only what is older than this leaves.
+    #[serde(with = "human::time")]
+    pub age: Duration,
+    /// Let data leave whenever nothing else is written behind, however little there is.
+    pub when_idle: bool,
+    /// In which order things leave.
+    pub order: Order,
+    /// Most bytes of one write behind.
+    #[serde(with = "human::size")]
+    pub write: Bytes,
+    /// Servers that write to one target at once.
+    pub alpha: u32,
+    /// Which job comes first at a target.
+    pub choice: Choice,
+    /// A grant lasts for so many bytes; until all of a job's bytes for the target are out if not given.
+    #[serde(with = "human::maybe_size", skip_serializing_if = "Option::is_none")]
+    pub quantum: Option<Bytes>,
+    /// What has to be known before bytes are let go of here.
+    pub verify: Verify,
+    /// Write no more than this a second behind.
+    #[serde(with = "human::rate", skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Bytes>,
+    /// Only within these hours (UTC) does data leave by itself, such as "20:00-06:00": unless the buffer is nearly full.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hours: Option<Hours>,
+    /// A writer that meets a full buffer waits as long as the drain frees something within this time.
+    #[serde(with = "human::time")]
+    pub patience: Duration,
+}
+
+impl Default for Draining {
+    fn default() -> Draining {
+        Draining {
+            threshold: 20,
+            age: Duration::from_secs(600),
+            when_idle: false,
+            order: Order::Trio,
+            write: Bytes::mib(8),
+            alpha: 2,
+            choice: Choice::Sjf,
+            quantum: None,
+            verify: Verify::Acknowledged,
+            rate: None,
+            hours: None,
+            patience: Duration::from_secs(45),
+        }
+    }
+}
+
+impl Draining {
+    pub(crate) fn check(&self) -> Result<()> {
+        let invalid = |text: &str| Err(Error::new(ErrorKind::Invalid, text.to_owned()));
+        match self {
+            Draining { threshold: 100.., .. } => invalid("drain.threshold is 100 % or more: choose less"),
+            Draining { write: Bytes(0..=4095), .. } => {
+                invalid("drain.write is less than 4KiB: choose more, such as 8MiB")
+            }
+            Draining { alpha: 0, .. } => invalid("drain.alpha is 0: nobody could ever write"),
+            Draining { quantum: Some(Bytes(0)), .. } => invalid("drain.quantum is 0: leave it away"),
+            Draining { rate: Some(Bytes(0)), .. } => invalid("drain.rate is 0: leave it away"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What has to be known before bytes are let go of here.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verify {
+    /// The back end has said that it has them on its device.
+    #[default]
+    Acknowledged,
+    /// They were read back from there, and are the same.
+    ReadBack,
+}
+
+/// Hours of the day, in UTC; they may reach over midnight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hours {
+    /// Minutes since midnight.
+    from: u16,
+    to: u16,
+}
+
+impl Hours {
+    /// Whether a moment, in seconds since the epoch, is within them.
+    pub(super) fn contain(self, seconds: u64) -> bool {
+        let minute = (seconds / 60 % (24 * 60)) as u16;
+        match self.from <= self.to {
+            true => (self.from..self.to).contains(&minute),
+            false => minute >= self.from || minute < self.to,
+        }
+    }
+}
+
+impl FromStr for Hours {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Hours, String> {
+        let minutes = |text: &str| {
+            let (hours, minutes) = text.trim().split_once(':')?;
+            let (hours, minutes): (u16, u16) = (hours.parse().ok()?, minutes.parse().ok()?);
+            (hours < 24 && minutes < 60).then_some(hours * 60 + minutes)
+        };
+        let ends = text.split_once('-').and_then(|(from, to)| Some((minutes(from)?, minutes(to)?)));
+        match ends {
+            Some((from, to)) if from != to => Ok(Hours { from, to }),
+            _ => Err(format!("\"{text}\" are no hours: write two times of the day, such as 20:00-06:00")),
+        }
+    }
+}
+
+impl fmt::Display for Hours {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Hours { from, to } = self;
+        write!(f, "{:02}:{:02}-{:02}:{:02}", from / 60, from % 60, to / 60, to % 60)
+    }
+}
+
+impl Serialize for Hours {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hours {
+    fn deserialize<D: serde::Deserializer<'de>>(input: D) -> Result<Hours, D::Error> {
+        String::deserialize(input)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_read_and_checked() {
+        let text = "threshold = 50\nage = '1min'\norder = 'offset'\nwrite = '1MiB'\nchoice = 'fcfs'\nrate = '10MiB/s'\n\
+                    quantum = '64MiB'\nverify = 'read_back'\nhours = '20:00-06:30'\n";
+        let draining: Draining = toml::from_str(text).unwrap();
+        let expected = Draining {
+            threshold: 50,
+            age: Duration::from_secs(60),
+            order: Order::Offset,
+            write: Bytes::mib(1),
+            choice: Choice::Fcfs,
+            rate: Some(Bytes::mib(10)),
+            quantum: Some(Bytes::mib(64)),
+            verify: Verify::ReadBack,
+            hours: Some(Hours { from: 1200, to: 390 }),
+            ..Draining::default()
+        };
+        assert_eq!(draining, expected);
+        assert!(draining.check().is_ok());
+        for (bad, says) in [
+            ("threshold = 100", "threshold"),
+            ("write = 1", "write"),
+            ("alpha = 0", "alpha"),
+            ("rate = 0", "rate"),
+        ] {
+            let draining: Draining = toml::from_str(bad).unwrap();
+            assert!(draining.check().unwrap_err().to_string().contains(says), "{bad}");
+        }
+        for bad in ["order = 'chaos'", "hours = 'night'", "hours = '25:00-01:00'", "hours = '1:00-1:00'"] {
+            assert!(toml::from_str::<Draining>(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn hours_may_reach_over_midnight() {
+        for (hours, inside, outside) in
+            [("20:00-06:00", [20, 23, 0, 5], [6, 7, 12, 19]), ("06:00-20:00", [6, 7, 12, 19], [20, 23, 0, 5])]
+        {
+            let hours: Hours = hours.parse().unwrap();
+            for (hour, within) in
+                inside.iter().map(|hour| (hour, true)).chain(outside.iter().map(|hour| (hour, false)))
+            {
+                assert_eq!(hours.contain(86_400 * 20_000 + hour * 3600), within, "{hour} {hours}");
+            }
+        }
+    }
+}

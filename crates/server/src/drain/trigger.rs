@@ -1,0 +1,82 @@
+//! When data leaves by itself.
+
+use super::settings::Draining;
+use forebay_model::Stamp;
+
+/// Outside of the hours, and for writers that wait, this much of the capacity counts as full.
+const HIGH: u64 = 80;
+
+/// How things stand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    pub(super) capacity: u64,
+    pub(super) live: u64,
+    /// Writers that wait for room.
+    pub(super) waiting: usize,
+    /// Whether nothing is on its way.
+    pub(super) idle: bool,
+    pub(super) now: Stamp,
+}
+
+/// What should leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Want {
+    Nothing,
+    /// So many bytes, the oldest first.
+    Bytes(u64),
+    /// All that was written before.
+    Before(Stamp),
+}
+
+pub(super) fn want(settings: &Draining, view: View) -> Want {
+    let per_cent = |share: u64| view.capacity / 100 * share;
+    if view.waiting > 0 {
+        return Want::Bytes(
+            view.live.saturating_sub(per_cent(u64::from(settings.threshold))).max(view.capacity / 4),
+        );
+    }
+    let within = settings.hours.is_none_or(|hours| hours.contain(view.now.0 / 1_000_000_000));
+    let mark = if within { u64::from(settings.threshold) } else { HIGH.max(u64::from(settings.threshold)) };
+    if view.live > per_cent(mark) {
+        return Want::Bytes(view.live - per_cent(mark));
+    }
+    if !within || view.live == 0 {
+        return Want::Nothing;
+    }
+    if settings.when_idle && view.idle {
+        return Want::Before(view.now);
+    }
+    let age = u64::try_from(settings.age.as_nanos()).unwrap_or(u64::MAX);
+    Want::Before(Stamp(view.now.0.saturating_sub(age)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn lazy_below_the_threshold_eager_above_and_when_somebody_waits() {
+        let noon = 20_000 * 86_400 + 12 * 3600;
+        let settings = Draining { age: Duration::from_secs(10), ..Draining::default() };
+        let night = Draining { hours: Some("20:00-06:00".parse().unwrap()), ..settings };
+        let idle = Draining { when_idle: true, ..settings };
+        let second = |seconds: u64| Stamp(seconds * 1_000_000_000);
+        for (settings, live, waiting, wanted) in [
+            (settings, 0, 0, Want::Nothing),
+            (settings, 200, 0, Want::Before(second(noon - 10))),
+            (settings, 201, 0, Want::Bytes(1)),
+            (settings, 900, 0, Want::Bytes(700)),
+            (settings, 900, 1, Want::Bytes(700)),
+            (settings, 100, 1, Want::Bytes(250)),
+            (idle, 100, 0, Want::Before(second(noon))),
+            (night, 200, 0, Want::Nothing),
+            (night, 700, 0, Want::Nothing),
+            (night, 900, 0, Want::Bytes(100)),
+            (night, 700, 1, Want::Bytes(500)),
+        ] {
+            let view = View { capacity: 1000, live, waiting, idle: true, now: second(noon) };
+            assert_eq!(want(&settings, view), wanted, "{settings:?} {live} {waiting}");
+        }
+    }
+}

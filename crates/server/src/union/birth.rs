@@ -1,0 +1,278 @@
+//! Bringing things behind that are only here: directories first, each under a claim.
+
+use super::change::changed_behind;
+use super::record::{self, Home, Record};
+use super::{Union, gone_behind, is_private};
+use crate::service::Service;
+use forebay_backend::{Creation, Found};
+use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result, Uid};
+use forebay_store::{Batch, Body, Inode};
+
+/// Most names of files that are remembered.
+const MOST_HINTS: usize = 1 << 18;
+
+/// Something that is behind, and claimed.
+pub(crate) struct Born {
+    pub(crate) path: Vec<Name>,
+    pub(crate) kind: FileKind,
+    pub(crate) owner: Uid,
+    /// Directories whose time of change is our doing.
+    pub(crate) dirs: Vec<FileId>,
+}
+
+/// Over how many targets, and in stripes of which size, a file of such a length is to lie behind.
+pub(crate) type Wish<'a> = &'a dyn Fn(&[Name], u64) -> Option<(u32, u64)>;
+
+impl Service {
+    /// Makes sure that something is behind, and claims it. Nothing if it has no name any more.
+    pub(crate) fn bear(&self, union: &Union, file: FileId, wish: Wish<'_>) -> Result<Option<Born>> {
+        self.refresh(file)?;
+        if self.store.names().inode(file).is_ok_and(|inode| inode.kind() == FileKind::File) {
+            // Bytes that were lost are never drained as zeros.
+            self.store.data().holes(file, 0)?;
+        }
+        let _length = union.length(file);
+        let held = self.store.names().hold(file, |inode| match inode {
+            Some(inode) if !inode.parents.is_empty() => {
+                let _still = union.still();
+                self.bear_here(union, file, inode, wish).map(Some)
+            }
+            _ => Ok(None),
+        });
+        held.map_err(Error::from)
+    }
+
+    fn bear_here(&self, union: &Union, file: FileId, inode: &Inode, wish: Wish<'_>) -> Result<Born> {
+        let mut born = Born { path: Vec::new(), kind: inode.kind(), owner: inode.uid, dirs: Vec::new() };
+        let Some(record) = union.record(file)? else {
+            return self.make_behind(union, file, inode, wish, born);
+        };
+        born.path = union.path(file)?.ok_or_else(|| gone_behind(file))?;
+        if union.claimed(file).is_some() {
+            return Ok(born);
+        }
+        let is_file = born.kind == FileKind::File;
+        match union.ask(|backend| backend.find(&born.path))? {
+            Some(found) if is_file && found.version != record.version => Err(changed_behind(file)),
+            Some(found) if found.kind != born.kind => Err(changed_behind(file)),
+            Some(_) => union.claim(file).map(|_| born),
+            None => {
+                let mut forgotten = Batch::default();
+                forgotten.remove(record::key(file));
+                match is_file {
+                    // All of it is here: it can be made again.
+                    true if self.store.data().forget_behind(file, forgotten.clone())? => {}
+                    true => return Err(gone_behind(file)),
+                    false => self.store.meta().commit(forgotten)?,
+                }
+                self.make_behind(union, file, inode, wish, born)
+            }
+        }
+    }
+
+    fn make_behind(
+        &self,
+        union: &Union,
+        file: FileId,
+        inode: &Inode,
+        wish: Wish<'_>,
+        mut born: Born,
+    ) -> Result<Born> {
+        let (dir, name) = self.name_of(union, file, inode)?;
+        if is_private(dir, &name) {
+            let text = format!(
+                "\"{name}\" at the root is a name that the back end's part keeps for itself: rename it"
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        born.path = self.dirs_behind(union, dir, &mut born.dirs)?;
+        born.path.push(name.clone());
+        let (path, claimed) = (&born.path, union.claimed(file).is_some());
+        match union.ask(|backend| backend.find(path))? {
+            None => {}
+            Some(found) if found.kind == FileKind::Directory && born.kind == FileKind::Directory => {
+                union.claim(file)?;
+                self.note_behind(union, file, (dir, name), &found)?;
+                return Ok(born);
+            }
+            // An earlier life of the server died while it made this.
+            Some(found) if claimed && found.kind == born.kind && found.version.size == 0 => {
+                union.ask(|backend| backend.unlink(path))?;
+            }
+            Some(_) => return Err(taken_behind(path)),
+        }
+        union.claim(file)?;
+        if dir != FileId::ROOT {
+            union.claim(dir)?;
+            born.dirs.push(dir);
+        }
+        match self.create_behind(union, file, inode, wish, path) {
+            // A directory that nobody may write to is one that its owner may, until everything is in it.
+            Err(error) if error.kind() == ErrorKind::AccessDenied && dir != FileId::ROOT => {
+                let above = self.store.names().inode(dir)?;
+                let (owner, mode) = ((above.uid, above.gid), above.mode | 0o700);
+                union.ask(|backend| backend.set_attr(&path[..path.len() - 1], owner, mode, above.mtime))?;
+                self.create_behind(union, file, inode, wish, path)?;
+            }
+            made => made?,
+        }
+        let found = union.ask(|backend| backend.find(path))?.ok_or_else(|| gone_behind(file))?;
+        self.note_behind(union, file, (dir, name), &found)?;
+        Ok(born)
+    }
+
+    fn create_behind(
+        &self,
+        union: &Union,
+        file: FileId,
+        inode: &Inode,
+        wish: Wish<'_>,
+        path: &[Name],
+    ) -> Result<()> {
+        let size = self.store.data().facts(file).map_or(0, |facts| facts.size);
+        let owner = (inode.uid, inode.gid);
+        union.ask(|backend| match &inode.body {
+            Body::File { .. } => {
+                // It looks as it should when everything is in it.
+                let creation =
+                    Creation { owner, mode: inode.mode & 0o777 | 0o600, stripes: wish(path, size) };
+                backend.create(path, &creation).map(drop)
+            }
+            Body::Directory { .. } => backend.make_dir(path, owner, inode.mode | 0o700),
+            Body::Symlink { target } => backend.symlink(path, target),
+            Body::Special { .. } => Err(left_out(path)),
+        })
+    }
+
+    fn note_behind(
+        &self,
+        union: &Union,
+        file: FileId,
+        (dir, name): (FileId, Name),
+        found: &Found,
+    ) -> Result<()> {
+        let mut batch = Batch::default();
+        batch.put(record::key(file), Record::of(Home::Entry { dir, name }, found).encode());
+        union.kv.commit(batch)
+    }
+
+    /// The path of a directory behind; it and those above it are made if they are not there.
+    pub(super) fn dirs_behind(
+        &self,
+        union: &Union,
+        dir: FileId,
+        claimed: &mut Vec<FileId>,
+    ) -> Result<Vec<Name>> {
+        if let Some(path) = union.path(dir)? {
+            return Ok(path);
+        }
+        let inode = self.store.names().inode(dir)?;
+        let (above, name) = self.name_of(union, dir, &inode)?;
+        let mut path = self.dirs_behind(union, above, claimed)?;
+        path.push(name.clone());
+        let found = match union.ask(|backend| backend.find(&path))? {
+            Some(found) if found.kind != FileKind::Directory => return Err(taken_behind(&path)),
+            Some(found) => found,
+            None => {
+                let made = [Some(dir), (above != FileId::ROOT).then_some(above)];
+                for one in made.into_iter().flatten() {
+                    union.claim(one)?;
+                    claimed.push(one);
+                }
+                // Searchable by whoever fills it; it looks as it should afterwards.
+                let mode = inode.mode | 0o700;
+                union.ask(|backend| backend.make_dir(&path, (inode.uid, inode.gid), mode))?;
+                union.ask(|backend| backend.find(&path))?.ok_or_else(|| gone_behind(dir))?
+            }
+        };
+        self.note_behind(union, dir, (above, name), &found)?;
+        Ok(path)
+    }
+
+    /// What an earlier life of the server was about to make behind, and may have made: it goes, and is made again.
+    pub(super) fn unmake(&self, union: &Union) -> Result<()> {
+        for file in union.all_claims() {
+            if union.record(file)?.is_some() {
+                continue;
+            }
+            if let Ok(inode) = self.store.names().inode(file)
+                && let Ok((dir, name)) = self.name_of(union, file, &inode)
+                && let Some(mut path) = union.path(dir)?
+            {
+                path.push(name);
+                let found = union.ask(|backend| backend.find(&path))?;
+                let is_ours = |found: &Found| found.kind == inode.kind() && found.version.size == 0;
+                match found.map(|found| (is_ours(&found), found.kind)) {
+                    Some((true, FileKind::File)) => drop(union.ask(|backend| backend.unlink(&path))?),
+                    Some((_, FileKind::Symlink)) if inode.kind() == FileKind::Symlink => {
+                        union.ask(|backend| backend.unlink(&path))?;
+                    }
+                    // A directory that is there as well is the same one, whoever made it.
+                    _ => {}
+                }
+            }
+            let mut batch = Batch::default();
+            Union::end_claim(file, &mut batch);
+            union.kv.commit(batch)?;
+            union.unclaim(file);
+        }
+        Ok(())
+    }
+
+    /// A name of something, and the directory that holds it.
+    fn name_of(&self, union: &Union, file: FileId, inode: &Inode) -> Result<(FileId, Name)> {
+        let names = self.store.names();
+        if let (Body::Directory { name: Some(name), .. }, Some(dir)) = (&inode.body, inode.parent()) {
+            return Ok((dir, name.clone()));
+        }
+        if let Some((dir, name)) = union.hint(file)
+            && names.leads(dir, &name, file)?
+        {
+            return Ok((dir, name));
+        }
+        for &dir in &inode.parents {
+            // One look at a directory is good for all files in it.
+            let mut found = None;
+            self.visit(dir, |name, other| {
+                if other == file {
+                    found = Some(name.clone());
+                }
+                union.note_name(other, dir, name);
+                Ok(())
+            })?;
+            if let Some(name) = found {
+                return Ok((dir, name));
+            }
+        }
+        Err(gone_behind(file))
+    }
+}
+
+impl Union {
+    /// Remembers a name of a file.
+    pub(crate) fn note_name(&self, file: FileId, dir: FileId, name: Name) {
+        let mut hints = self.hints.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if hints.len() >= MOST_HINTS {
+            hints.clear();
+        }
+        hints.insert(file, (dir, name));
+    }
+
+    fn hint(&self, file: FileId) -> Option<(FileId, Name)> {
+        self.hints.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get(&file).cloned()
+    }
+}
+
+fn shown(path: &[Name]) -> String {
+    path.iter().map(ToString::to_string).collect::<Vec<_>>().join("/")
+}
+
+fn taken_behind(path: &[Name]) -> Error {
+    let text = format!("the back end has another /{} by now: rename one of the two", shown(path));
+    Error::new(ErrorKind::Exists, text)
+}
+
+fn left_out(path: &[Name]) -> Error {
+    let text = format!("/{} is a pipe, socket or device: the back end holds none of ours", shown(path));
+    Error::new(ErrorKind::Unsupported, text)
+}

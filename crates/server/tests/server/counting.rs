@@ -1,0 +1,113 @@
+//! A back end that counts what is written, and takes its time if it is told to.
+
+use forebay_backend::{Backend, Creation, Found, Layout, Memory, Object, Path, Version};
+use forebay_model::{Gid, Name, Result, Time, Uid};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Counts bytes that are written, and can be told to fail or to be slow.
+pub(crate) struct Counting {
+    pub(crate) inner: Memory,
+    pub(crate) bytes: Arc<AtomicU64>,
+    pub(crate) slow: Option<Duration>,
+}
+
+impl Counting {
+    pub(crate) fn new(inner: &Memory) -> Counting {
+        Counting { inner: inner.clone(), bytes: Arc::default(), slow: None }
+    }
+}
+
+struct CountingObject {
+    inner: Box<dyn Object>,
+    bytes: Arc<AtomicU64>,
+    slow: Option<Duration>,
+}
+
+impl Object for CountingObject {
+    fn version(&self) -> Result<Version> {
+        self.inner.version()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.inner.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        self.bytes.fetch_add(len as u64, Ordering::Relaxed);
+        if let Some(slow) = self.slow {
+            std::thread::sleep(slow);
+        }
+        self.inner.write_at(offset, parts)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+}
+
+impl Backend for Counting {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
+        self.inner.find(path)
+    }
+
+    fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
+        self.inner.list(dir, show)
+    }
+
+    fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
+        self.inner.open(file)
+    }
+
+    fn targets(&self) -> Vec<String> {
+        self.inner.targets()
+    }
+
+    fn layout(&self, file: Path<'_>) -> Result<Layout> {
+        self.inner.layout(file)
+    }
+
+    fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
+        let (inner, bytes, slow) = (self.inner.create(file, creation)?, self.bytes.clone(), self.slow);
+        Ok(Box::new(CountingObject { inner, bytes, slow }))
+    }
+
+    fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
+        let (inner, bytes, slow) = (self.inner.open_to_write(file)?, self.bytes.clone(), self.slow);
+        Ok(Box::new(CountingObject { inner, bytes, slow }))
+    }
+
+    fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
+        self.inner.symlink(path, target)
+    }
+
+    fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
+        self.inner.set_attr(path, owner, mode, mtime)
+    }
+
+    fn make_dir(&self, dir: Path<'_>, owner: (Uid, Gid), mode: u16) -> Result<()> {
+        self.inner.make_dir(dir, owner, mode)
+    }
+
+    fn unlink(&self, path: Path<'_>) -> Result<bool> {
+        self.inner.unlink(path)
+    }
+
+    fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
+        self.inner.remove_dir(dir)
+    }
+
+    fn rename(&self, from: Path<'_>, to: Path<'_>) -> Result<bool> {
+        self.inner.rename(from, to)
+    }
+
+    fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
+        self.inner.truncate(file, size)
+    }
+}

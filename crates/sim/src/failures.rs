@@ -1,0 +1,77 @@
+//! What fails for a while, and what becomes of what it was doing.
+//!
+//! A server that is down gives no turns and sends nothing; what it holds is still there when it is back. A target that is
+//! down loses what it was working on: servers send that again later, processes that write straight to it wait.
+
+use crate::targets::Owner;
+use crate::world::World;
+use forebay_model::ServerId;
+use forebay_policy::device::Target;
+use forebay_policy::drain::TargetId;
+
+impl World {
+    pub(crate) fn server_fails(&mut self, server: u16) {
+        self.servers[usize::from(server)].up = false;
+        for i in 0..self.servers[usize::from(server)].lanes.len() {
+            let lane = self.servers[usize::from(server)].lanes[i];
+            self.forget_grants(lane);
+        }
+        if let Some(arbiter) = &mut self.arbiter {
+            let grants = arbiter.leave(self.now, ServerId(server));
+            self.granted(grants);
+        }
+    }
+
+    pub(crate) fn server_is_back(&mut self, server: u16) {
+        let server = usize::from(server);
+        self.servers[server].up = true;
+        self.serve(server);
+        self.empty(server);
+    }
+
+    pub(crate) fn target_fails(&mut self, target: u32) {
+        let fresh = Target::new(self.plan_of(target));
+        let bay = &mut self.bays[target as usize];
+        bay.up = false;
+        bay.seeks += bay.target.seeks();
+        bay.target = fresh;
+        bay.plan += 1;
+        bay.forget_due();
+        let mut lost: Vec<u32> = bay.works.drain().map(|(_, number)| number).collect();
+        lost.sort_unstable();
+        (0..self.lanes.len() as u32).for_each(|lane| self.put_by(lane, TargetId(target)));
+        lost.into_iter().for_each(|number| self.refuse(number));
+    }
+
+    fn plan_of(&self, target: u32) -> forebay_policy::device::Device {
+        let mut left = target;
+        for group in &self.plan.targets {
+            if left < group.count {
+                return group.device.clone();
+            }
+            left -= group.count;
+        }
+        unreachable!("targets are numbered through their groups")
+    }
+
+    /// A write cannot be done where it is to be done.
+    pub(crate) fn refuse(&mut self, number: u32) {
+        let write = *self.writes.get(number);
+        match write.owner {
+            Owner::Request(_) => self.bays[write.target.0 as usize].stalled.push(number),
+            Owner::Lane(lane, batch) => {
+                self.writes.take(number);
+                self.undrained(lane, batch, write.target, write.span.len());
+            }
+        }
+    }
+
+    pub(crate) fn target_is_back(&mut self, target: u32) {
+        let bay = &mut self.bays[target as usize];
+        bay.up = true;
+        let stalled = std::mem::take(&mut bay.stalled);
+        stalled.into_iter().for_each(|number| self.reach(number));
+        (0..self.lanes.len() as u32).for_each(|lane| self.put_back(lane, TargetId(target)));
+        (0..self.servers.len()).for_each(|server| self.empty(server));
+    }
+}

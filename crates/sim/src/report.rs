@@ -1,0 +1,168 @@
+//! What was seen.
+
+use crate::world::World;
+use forebay_policy::share::Tick;
+use serde::Serialize;
+
+/// Most windows of a series.
+const MOST_WINDOWS: usize = 4096;
+
+/// Where all bytes are that processes have written.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct Ledger {
+    /// Bytes whose writers were told that they are written.
+    pub taken: u64,
+    /// Bytes that went straight to targets.
+    pub direct: u64,
+    /// Bytes that servers have sent to targets.
+    pub drained: u64,
+    /// Bytes in buffers.
+    pub held: u64,
+    /// The most that one server held.
+    pub most_held: u64,
+}
+
+impl Ledger {
+    /// Whether nothing was lost or made up.
+    #[must_use]
+    pub fn is_balanced(&self) -> bool {
+        self.taken == self.direct + self.drained + self.held
+    }
+}
+
+/// Bytes done for each job, window by window. When there are too many windows, they become twice as long.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Series {
+    window: Tick,
+    counts: Vec<Vec<u64>>,
+}
+
+impl Series {
+    pub(crate) fn new(window: Tick, jobs: usize) -> Series {
+        Series { window, counts: vec![Vec::new(); jobs] }
+    }
+
+    pub(crate) fn count(&mut self, job: usize, now: Tick, bytes: u64) {
+        // What ends with a window belongs to it.
+        while (now.0.saturating_sub(1) / self.window.0) as usize >= MOST_WINDOWS {
+            self.window.0 *= 2;
+            for counts in &mut self.counts {
+                *counts = counts.chunks(2).map(|pair| pair.iter().sum()).collect();
+            }
+        }
+        let at = (now.0.saturating_sub(1) / self.window.0) as usize;
+        let counts = &mut self.counts[job];
+        if counts.len() <= at {
+            counts.resize(at + 1, 0);
+        }
+        counts[at] += bytes;
+    }
+
+    /// Length of a window.
+    #[must_use]
+    pub fn window(&self) -> Tick {
+        self.window
+    }
+
+    /// Bytes of a job in each window, up to the last in which it did anything.
+    #[must_use]
+    pub fn job(&self, job: usize) -> &[u64] {
+        &self.counts[job]
+    }
+
+    /// Bytes of a job in whole windows between two moments.
+    #[must_use]
+    pub fn between(&self, job: usize, from: Tick, to: Tick) -> u64 {
+        let first = from.0.div_ceil(self.window.0) as usize;
+        let last = (to.0 / self.window.0) as usize;
+        let counts = &self.counts[job];
+        counts.iter().take(last).skip(first).sum()
+    }
+}
+
+/// What became of a job.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct JobReport {
+    /// Its label.
+    pub label: String,
+    /// When it began, in seconds.
+    pub started: Option<f64>,
+    /// When its last process was done, in seconds.
+    pub ended: Option<f64>,
+    /// When all it wrote was behind the buffer, in seconds.
+    pub settled: Option<f64>,
+    /// Bytes it wrote.
+    pub written: u64,
+    /// Bytes it read.
+    pub read: u64,
+    /// Seconds that a process spent in phases that read or write, on average.
+    pub moving: f64,
+}
+
+/// What became of a scenario.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Report {
+    /// When nothing was left to do, in seconds.
+    pub ended: f64,
+    /// Things that happened.
+    pub events: u64,
+    /// The most things that were planned at once.
+    pub most_planned: usize,
+    /// The most requests under way at once.
+    pub most_requests: usize,
+    /// The most writes on their way to targets or being worked on there.
+    pub most_writes: usize,
+    /// Where all bytes are.
+    pub ledger: Ledger,
+    /// Jobs, in the order of the scenario.
+    pub jobs: Vec<JobReport>,
+    /// What was done when.
+    pub series: Series,
+    /// Bytes and seeks of each target.
+    pub targets: Vec<(u64, u64)>,
+}
+
+impl World {
+    /// What was seen so far.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let secs = |at: Option<Tick>| at.map(Tick::secs);
+        let jobs = self.jobs.iter().zip(&self.plan.jobs).map(|(task, plan)| JobReport {
+            label: plan.job.label.clone(),
+            started: secs(task.started),
+            ended: secs(task.ended),
+            settled: secs(task.settled),
+            written: task.written,
+            read: task.read,
+            moving: task.moving as f64 / 1e9 / f64::from(plan.processes),
+        });
+        Report {
+            ended: self.now.secs(),
+            events: self.events,
+            most_planned: self.queue.most(),
+            most_requests: self.requests.most(),
+            most_writes: self.writes.most(),
+            ledger: self.ledger(),
+            jobs: jobs.collect(),
+            series: self.series.clone(),
+            targets: self.bays.iter().map(|bay| (bay.bytes, bay.seeks + bay.target.seeks())).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_double_when_there_are_too_many() {
+        let mut series = Series::new(Tick(10), 2);
+        for at in 1..=100_000 {
+            series.count(1, Tick(at), 2);
+        }
+        assert_eq!(series.window(), Tick(40));
+        assert!(series.job(1).len() <= MOST_WINDOWS && series.job(0).is_empty());
+        assert_eq!(series.job(1).iter().sum::<u64>(), 200_000);
+        assert_eq!(series.between(1, Tick(40), Tick(120)), 160);
+    }
+}

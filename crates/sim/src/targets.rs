@@ -1,0 +1,167 @@
+//! Targets at work, and the writes that are on their way to them.
+
+use crate::hops::Hops;
+use crate::queue::Event;
+use crate::scenario::Scenario;
+use crate::world::World;
+use forebay_model::{FileId, Span};
+use forebay_policy::device::{Target, Work};
+use forebay_policy::drain::{BatchId, TargetId};
+use forebay_policy::share::Tick;
+use std::collections::HashMap;
+
+/// Who waits for a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owner {
+    /// A request that goes straight to targets.
+    Request(u32),
+    /// A lane of a server, which is emptying itself.
+    Lane(u32, BatchId),
+}
+
+/// A write on its way to a target or being worked on there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write {
+    pub(crate) owner: Owner,
+    pub(crate) target: TargetId,
+    pub(crate) file: FileId,
+    /// Within the target's part of the file.
+    pub(crate) span: Span,
+}
+
+/// A target and what it is working on.
+pub(crate) struct Bay {
+    pub(crate) target: Target,
+    pub(crate) entry: u32,
+    pub(crate) up: bool,
+    pub(crate) works: HashMap<Work, u32>,
+    /// Writes that came while it was down and must be done here.
+    pub(crate) stalled: Vec<u32>,
+    /// When it was to end something, and the number of that plan.
+    due: Option<Tick>,
+    pub(crate) plan: u32,
+    pub(crate) bytes: u64,
+    /// Seeks before it failed.
+    pub(crate) seeks: u64,
+}
+
+impl Bay {
+    pub(crate) fn forget_due(&mut self) {
+        self.due = None;
+    }
+}
+
+/// All of them, idle.
+pub(crate) fn all(plan: &Scenario, hops: &Hops) -> Vec<Bay> {
+    let all = plan.targets.iter().flat_map(|group| (0..group.count).map(move |one| (group, one)));
+    all.map(|(group, one)| Bay {
+        target: Target::new(group.device.clone()),
+        entry: hops.entry(group.via, one, group.count),
+        up: true,
+        works: HashMap::new(),
+        stalled: Vec::new(),
+        due: None,
+        plan: 0,
+        bytes: 0,
+        seeks: 0,
+    })
+    .collect()
+}
+
+impl World {
+    /// Sends a write to its target at a moment.
+    pub(crate) fn dispatch(&mut self, write: Write, at: Tick) {
+        let number = self.writes.put(write);
+        if at == self.now { self.depart(number) } else { self.queue.plan(at, Event::Depart(number)) }
+    }
+
+    /// A write is on its way.
+    pub(crate) fn depart(&mut self, number: u32) {
+        let write = *self.writes.get(number);
+        let entry = self.bays[write.target.0 as usize].entry;
+        let at = self.hops.pass(entry, write.span.len(), self.now, &mut self.dice);
+        if at == self.now { self.reach(number) } else { self.queue.plan(at, Event::Reach(number)) }
+    }
+
+    /// A request goes straight to targets.
+    pub(crate) fn direct(&mut self, number: u32, at: Tick) {
+        let request = *self.requests.get(number);
+        let file = self.file(request.process);
+        let layout = self.layout(file);
+        let mut parts: Vec<(TargetId, Span)> = Vec::new();
+        for (target, span) in layout.cut(request.span) {
+            let start = layout.inside(span.start);
+            let span = Span::new(start, start + span.len());
+            match parts.iter_mut().find(|(one, part)| *one == target && part.end == span.start) {
+                Some((_, part)) => part.end = span.end,
+                None => parts.push((target, span)),
+            }
+        }
+        self.requests.get_mut(number).parts = parts.len() as u32;
+        for (target, span) in parts {
+            self.dispatch(Write { owner: Owner::Request(number), target, file, span }, at);
+        }
+    }
+
+    /// A write is at its target.
+    pub(crate) fn reach(&mut self, number: u32) {
+        let write = *self.writes.get(number);
+        let bay = &mut self.bays[write.target.0 as usize];
+        if !bay.up {
+            return self.refuse(number);
+        }
+        let work = bay.target.begin(self.now, write.file, write.span);
+        if bay.target.is_under_way(work) {
+            bay.works.insert(work, number);
+            self.aim(write.target.0);
+        } else {
+            self.queue.plan(self.now, Event::Taken(number));
+        }
+    }
+
+    /// Plans when a target will end something next.
+    fn aim(&mut self, target: u32) {
+        let bay = &mut self.bays[target as usize];
+        let Some(next) = bay.target.next_end() else {
+            bay.due = None;
+            return;
+        };
+        // More writers make ends later: then the earlier plan stands, and finds nothing to do.
+        if bay.due.is_none_or(|due| next < due) {
+            bay.due = Some(next);
+            bay.plan += 1;
+            self.queue.plan(next, Event::End(target, bay.plan));
+        }
+    }
+
+    /// A target has ended what it can have ended by now.
+    pub(crate) fn end(&mut self, target: usize) {
+        let bay = &mut self.bays[target];
+        bay.due = None;
+        let ended = bay.target.ended(self.now);
+        let numbers: Vec<u32> = ended.iter().filter_map(|work| bay.works.remove(work)).collect();
+        numbers.into_iter().for_each(|number| self.finish(number));
+        self.aim(target as u32);
+    }
+
+    /// A target has a write.
+    pub(crate) fn finish(&mut self, number: u32) {
+        let write = self.writes.take(number);
+        self.bays[write.target.0 as usize].bytes += write.span.len();
+        match write.owner {
+            Owner::Lane(lane, batch) => self.drained(lane, batch, write.target),
+            Owner::Request(request) => self.part_done(request, write.span.len()),
+        }
+    }
+
+    fn part_done(&mut self, number: u32, len: u64) {
+        self.ledger.taken += len;
+        self.ledger.direct += len;
+        let request = self.requests.get_mut(number);
+        request.parts -= 1;
+        if request.parts == 0 {
+            let request = self.requests.take(number);
+            self.answered(request);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The machine at work.
+
+use crate::drains::Lane;
+use crate::hops::Hops;
+use crate::processes::{Process, Task};
+use crate::queue::{Event, Queue, Slab};
+use crate::report::{Ledger, Report, Series};
+use crate::scenario::{Fault, Part, Scenario};
+use crate::servers::{Request, Server};
+use crate::targets::{Bay, Write};
+use forebay_model::ServerId;
+use forebay_policy::arbiter::Arbiter;
+use forebay_policy::share::{Dice, Peers, Tick};
+
+/// A machine in virtual time.
+pub struct World {
+    pub(crate) plan: Scenario,
+    pub(crate) now: Tick,
+    pub(crate) queue: Queue,
+    pub(crate) dice: Dice,
+    pub(crate) hops: Hops,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) jobs: Vec<Task>,
+    pub(crate) running: usize,
+    pub(crate) requests: Slab<Request>,
+    pub(crate) tickets: u64,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) arbiter: Option<Arbiter>,
+    pub(crate) peers: Option<(Peers, u64)>,
+    pub(crate) bays: Vec<Bay>,
+    pub(crate) writes: Slab<Write>,
+    pub(crate) stamps: u64,
+    pub(crate) ledger: Ledger,
+    pub(crate) series: Series,
+    pub(crate) events: u64,
+}
+
+/// Runs a scenario to its end.
+pub fn simulate(plan: &Scenario, seed: u64) -> Result<Report, Fault> {
+    let mut world = World::new(plan, seed)?;
+    while world.step() {}
+    Ok(world.report())
+}
+
+impl World {
+    /// A machine on which nothing has happened yet.
+    pub fn new(plan: &Scenario, seed: u64) -> Result<World, Fault> {
+        plan.check()?;
+        let hops = Hops::new(&plan.hops);
+        let (processes, jobs) = crate::processes::all(plan, &hops, seed)?;
+        let bays = crate::targets::all(plan, &hops);
+        let servers = crate::servers::all(plan, &hops, seed);
+        let drain = plan.servers.as_ref().and_then(|servers| servers.drain);
+        let arbiter = drain.filter(crate::drains::is_arbitrated).map(|drain| Arbiter::new(drain.rules));
+        let lambda = plan.servers.as_ref().and_then(|servers| servers.lambda);
+        let peers = lambda.map(|lambda| {
+            let members = (0..servers.len() as u16).map(ServerId);
+            (Peers::new(members, Tick(3 * lambda.0)), 0)
+        });
+        let series = Series::new(plan.window, plan.jobs.len());
+        let mut world = World {
+            plan: plan.clone(),
+            now: Tick(0),
+            queue: Queue::default(),
+            dice: Dice::new(seed),
+            hops,
+            running: jobs.len(),
+            processes,
+            jobs,
+            requests: Slab::default(),
+            tickets: 0,
+            servers,
+            lanes: Vec::new(),
+            arbiter,
+            peers,
+            bays,
+            writes: Slab::default(),
+            stamps: 0,
+            ledger: Ledger::default(),
+            series,
+            events: 0,
+        };
+        world.begin(lambda);
+        Ok(world)
+    }
+
+    fn begin(&mut self, lambda: Option<Tick>) {
+        for (number, job) in self.plan.jobs.iter().enumerate() {
+            let number = number as u32;
+            if job.after.is_none() {
+                self.queue.plan(job.start, Event::Start(number));
+            }
+            if let Some(stop) = job.stop {
+                self.queue.plan(stop, Event::Stop(number));
+            }
+        }
+        for (number, failure) in self.plan.failures.iter().enumerate() {
+            self.queue.plan(failure.at, Event::Fail(number as u32));
+            self.queue.plan(failure.at.after(failure.lasts), Event::Mend(number as u32));
+        }
+        if let Some(lambda) = lambda {
+            self.queue.plan(lambda, Event::Tell);
+        }
+    }
+
+    /// Lets the next thing happen; false if nothing will, or the time is up.
+    pub fn step(&mut self) -> bool {
+        let Some((at, event)) = self.queue.pop() else { return false };
+        if self.plan.until.is_some_and(|until| at > until) {
+            self.now = self.plan.until.unwrap_or(at);
+            return false;
+        }
+        assert!(at >= self.now, "time goes back");
+        self.now = at;
+        if let Event::End(target, plan) = event
+            && self.bays[target as usize].plan != plan
+        {
+            return true;
+        }
+        self.events += 1;
+        self.handle(event);
+        true
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Start(job) => self.start_job(job),
+            Event::Stop(job) => self.stop_job(job),
+            Event::Wake(process) => self.phase_over(process),
+            Event::Leave(request) => self.leave(request),
+            Event::Arrive(request) => self.arrive(request),
+            Event::Served(request) => self.served(request),
+            Event::Ask(server) => {
+                self.servers[server as usize].asked = None;
+                self.serve(server as usize);
+            }
+            Event::Release(server) => self.release(server as usize),
+            Event::Depart(write) => self.depart(write),
+            Event::Reach(write) => self.reach(write),
+            Event::Taken(write) => self.finish(write),
+            Event::End(target, _) => self.end(target as usize),
+            Event::Tell => self.tell(),
+            Event::Fail(number) => match self.plan.failures[number as usize].part {
+                Part::Server(server) => self.server_fails(server),
+                Part::Target(target) => self.target_fails(target),
+            },
+            Event::Mend(number) => match self.plan.failures[number as usize].part {
+                Part::Server(server) => self.server_is_back(server),
+                Part::Target(target) => self.target_is_back(target),
+            },
+        }
+    }
+
+    /// The moment it has come to.
+    #[must_use]
+    pub fn now(&self) -> Tick {
+        self.now
+    }
+
+    /// When a job was done, if it was.
+    #[must_use]
+    pub fn ended(&self, job: usize) -> Option<Tick> {
+        self.jobs[job].ended
+    }
+
+    /// Where all bytes are.
+    #[must_use]
+    pub fn ledger(&self) -> Ledger {
+        let held = self.servers.iter().map(|server| server.held).sum();
+        Ledger { held, ..self.ledger }
+    }
+}

@@ -1,0 +1,126 @@
+//! What of a file the back end does not have yet.
+
+use super::file::SizeRecord;
+use super::index::{Extent, Source};
+use super::{Data, lock};
+use crate::meta::Batch;
+use forebay_model::{FileId, JobId, Result, Span, Stamp, Uid};
+use forebay_shm::View;
+
+/// Bytes of a file that are in a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dirty {
+    /// Which bytes.
+    pub span: Span,
+    /// When they were written.
+    pub stamp: Stamp,
+    /// By which job.
+    pub job: JobId,
+    /// By whom.
+    pub uid: Uid,
+}
+
+/// Bytes of a file that are in a region, and stay there as long as this is held.
+pub struct Picked {
+    /// Which bytes.
+    pub span: Span,
+    /// When they were written.
+    pub stamp: Stamp,
+    /// The bytes.
+    pub bytes: View,
+}
+
+impl Data {
+    /// What of a file is in regions, in order. Empty for a file that is not in memory.
+    pub fn dirty(&self, file: FileId) -> Vec<Dirty> {
+        let Ok(Some(state)) = self.in_memory(file) else { return Vec::new() };
+        let mut state = lock(&state);
+        // What could not be heard stays in its ring, for the next time.
+        let _ = self.hear(file, &mut state);
+        let dirty = |extent: &Extent| match extent.source {
+            Source::Data(bytes) => {
+                let Extent { span, stamp, .. } = *extent;
+                Some(Dirty { span, stamp, job: bytes.job, uid: bytes.uid })
+            }
+            Source::Zero | Source::Behind => None,
+        };
+        state.index.extents().filter_map(dirty).collect()
+    }
+
+    /// What of a span is in regions, to be written behind.
+    pub fn pick(&self, file: FileId, span: Span) -> Result<Vec<Picked>> {
+        let state = self.files.get(file, || self.load(file))?;
+        let mut state = lock(&state);
+        self.hear(file, &mut state)?;
+        state.alive()?;
+        let mut picked = Vec::new();
+        for extent in state.index.pieces(span) {
+            if let Source::Data(bytes) = extent.source {
+                let region = self.region(bytes.region);
+                self.damage.check(&region, bytes.slot)?;
+                let bytes = region.view(bytes.ticket(extent.span.len()))?;
+                picked.push(Picked { span: extent.span, stamp: extent.stamp, bytes });
+            }
+        }
+        Ok(picked)
+    }
+
+    /// The zeros of a file that are neither in a region nor behind, up to an offset.
+    pub fn holes(&self, file: FileId, below: u64) -> Result<Vec<Span>> {
+        let state = self.files.get(file, || self.load(file))?;
+        let mut state = lock(&state);
+        self.hear(file, &mut state)?;
+        state.alive()?;
+        if state.lost_below > 0 {
+            return Err(state.lost(0));
+        }
+        Ok(state.index.holes(Span::new(0, below.min(state.size))))
+    }
+
+    /// The zeros within a span are zeros behind as well: they count as behind from now on. The changes in `with`
+    /// happen together with it.
+    pub fn hollow(&self, file: FileId, within: Span, mut with: Batch) -> Result<()> {
+        let state = self.files.get(file, || self.load(file))?;
+        let mut state = lock(&state);
+        self.hear(file, &mut state)?;
+        state.alive()?;
+        let span = within.meet(Span::new(0, state.size)).unwrap_or(Span::new(0, 0));
+        let holes = state.index.holes(span);
+        if holes.is_empty() {
+            return if with.is_empty() { Ok(()) } else { self.kv.commit(with) };
+        }
+        let now = self.clock.next();
+        self.put_behind(file, &mut state, &holes, now, &mut with)?;
+        self.kv.commit(with)?;
+        for span in holes {
+            let extent = Extent { span, stamp: now, source: Source::Behind };
+            state.index.apply(extent, &mut |_| unreachable!("nothing in a hole is in a region"));
+            state.behind.put(span, now);
+        }
+        (state.unsettled, state.ordered) = (true, now);
+        Ok(())
+    }
+
+    /// What was behind of a file is there no more: forgotten if nothing of it counts, because all is in regions or zero.
+    /// The changes in `with` happen together with it. False if something counts.
+    pub fn forget_behind(&self, file: FileId, mut with: Batch) -> Result<bool> {
+        let state = self.files.get(file, || self.load(file))?;
+        let mut state = lock(&state);
+        self.hear(file, &mut state)?;
+        state.alive()?;
+        if state.index.extents().any(|extent| extent.source == Source::Behind) {
+            return Ok(false);
+        }
+        let before = std::mem::take(&mut state.behind);
+        let record = state.record(&state.index, self.incarnation, true);
+        let noted = record.and_then(|record| {
+            with.put(SizeRecord::key(file), record.encode());
+            self.kv.commit(with)
+        });
+        match noted {
+            Ok(()) => state.unsettled = true,
+            Err(_) => state.behind = before,
+        }
+        noted.map(|()| true)
+    }
+}
