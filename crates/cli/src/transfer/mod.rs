@@ -16,7 +16,7 @@ use crate::output;
 use crate::remote::mask;
 use crate::view::Direction;
 use clap::Args;
-pub(crate) use progress::Progress;
+use progress::Progress;
 use std::path::{Path, PathBuf};
 use tally::Tally;
 

@@ -19,7 +19,7 @@ mod transfer;
 
 pub(crate) use bytes::lossy;
 pub(crate) use demo::{Crash, DemoReport, JobReport, SharedReport};
-pub(crate) use drain::{DrainState, Draining};
+pub(crate) use drain::DrainState;
 pub(crate) use entry::{Entries, Entry, Facts, Sum, Sums};
 pub(crate) use jobs::JobTable;
 pub(crate) use lost::LostList;

@@ -33,7 +33,7 @@ pub struct Picked {
 impl Data {
     /// What of a file is in regions, in order. Empty for a file that is not in memory.
     pub fn dirty(&self, file: FileId) -> Vec<Dirty> {
-        let Some(state) = self.files.resident(file) else { return Vec::new() };
+        let Ok(Some(state)) = self.in_memory(file) else { return Vec::new() };
         let mut state = lock(&state);
         if self.hear(file, &mut state).is_err() {
             // What cannot be heard now leaves later.
