@@ -16,7 +16,6 @@ use crate::output;
 use crate::remote::mask;
 use crate::view::Direction;
 use clap::Args;
-use progress::Progress;
 use std::path::{Path, PathBuf};
 use tally::Tally;
 

@@ -58,7 +58,7 @@ fn what_is_written_is_drained_and_told() {
     let mut world = World::empty();
     std::fs::create_dir(world.path("behind")).unwrap();
     world.start(&["--backend", "dir:behind"]);
-    world.write("new", &"new".repeat(100_000));
+    world.write("new", "new".repeat(100_000));
     world.well(&["mkdir", "/run"]);
     world.well(&["put", "new", "/run/a", "--json"]);
     world.well(&["put", "new", "/b"]);
