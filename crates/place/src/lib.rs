@@ -19,7 +19,10 @@
 //! **Deliberately absent**: everything but creation; files that exist; directories with a layout of their own;
 //! communication between processes other than MPI's own when a shared file is opened and when MPI is set up.
 
-#![cfg_attr(test, allow(dead_code, reason = "what programs call by name is not called by tests"))]
+#![cfg_attr(
+    test,
+    allow(dead_code, non_snake_case, reason = "what programs call by name is not called by tests")
+)]
 
 mod api;
 mod create;
