@@ -59,7 +59,10 @@ impl Calibrate {
         if self.size.0 < u64::from(self.writers) {
             return Err(Failure::Usage(format!("--size {} is less than a byte for each writer", self.size)));
         }
-        let backend = forebay_backend::open(&self.backend)?;
+        let backend = forebay_backend::open(&self.backend).map_err(|error| match error.kind() {
+            ErrorKind::Invalid => Failure::misread(error),
+            _ => error.into(),
+        })?;
         let dir = [Name::new(format!(".forebay-calibrate-{}", std::process::id()))?];
         backend.make_dir(&dir, me(), 0o700)?;
         let measured = backend

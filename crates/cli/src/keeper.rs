@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What it is told beside its arguments.
-const SETTINGS: &str = "[drain]\nverify = 'read_back'\n";
+const SETTINGS: &str = "[server.drain]\nverify = 'read_back'\n";
 const GLANCE: Duration = Duration::from_millis(10);
 
 /// The directory, and the server in it while there is one. Dropping it ends the server; the store stays.

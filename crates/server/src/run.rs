@@ -97,9 +97,11 @@ impl Server {
             let list: Vec<_> = configs.iter().map(Config::member).collect();
             configs.iter_mut().for_each(|config| config.servers.clone_from(&list));
         }
+        // One for all of them, so that they meet at its targets.
+        let backend = config.backend.as_deref().map(forebay_backend::open).transpose()?;
         let mut running = Vec::new();
         for (config, listener) in configs.into_iter().zip(bound) {
-            running.push(start(config, None, listener)?);
+            running.push(start(config, backend.clone(), listener)?);
         }
         let out: Vec<(bool, Error)> = running
             .iter()

@@ -94,7 +94,7 @@ impl fmt::Display for DrainState {
         let Some(ticket) = self.ticket else { return write!(f, "{}", self.drain) };
         let (files, bytes) = (human::plural(ticket.files, "entry", "entries"), human::size(ticket.bytes));
         match ticket.done {
-            true => write!(f, "{files} with {bytes} are out")?,
+            true => write!(f, "{bytes} of {files} are out")?,
             false => write!(
                 f,
                 "drain {} is under way: {} of {files} are left",

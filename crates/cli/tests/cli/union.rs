@@ -68,7 +68,7 @@ fn what_is_written_is_drained_and_told() {
         (&"trio".into(), &0.into()),
         "{status}"
     );
-    assert!(world.well(&["drain", "/run", "--wait"]).contains("2 entries with 293 KiB are out"));
+    assert!(world.well(&["drain", "/run", "--wait"]).contains("293.0 KiB of 2 entries are out"));
     assert_eq!(std::fs::read(world.path("behind/run/a")).unwrap().len(), 300_000);
     assert!(!world.path("behind/b").exists(), "only what was asked for");
     let all = world.well(&["drain", "--wait", "--json", "--order", "offset"]);

@@ -57,7 +57,7 @@ const TABLE: &[(&str, &str)] = &[
         "mkstemp mkstemp64 mkostemp mkostemp64 mkstemps mkstemps64 mkostemps mkostemps64 mkdtemp mktemp",
     ),
     ("streams", "fopen fopen64 fdopen freopen freopen64 dprintf vdprintf __dprintf_chk __vdprintf_chk"),
-    ("memory", "mmap mmap64 munmap msync mremap"),
+    ("memory", "mmap mmap64 munmap msync mremap mprotect"),
     (
         "asynchronous",
         "aio_read aio_read64 aio_write aio_write64 aio_fsync aio_fsync64 aio_cancel aio_cancel64 lio_listio lio_listio64",

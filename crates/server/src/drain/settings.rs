@@ -9,7 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// When, in which order and how fast data leaves for the back end: the table `[drain]` of `forebay.toml`.
+/// When, in which order and how fast data leaves for the back end: the table `[server.drain]` of `forebay.toml`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Draining {
