@@ -81,7 +81,7 @@ fn what_is_written_is_drained_and_told() {
     assert_eq!(std::fs::read(world.path("behind/b")).unwrap().len(), 300_000);
     assert!(world.well(&["status"]).contains("offset, above 20 %"));
     world.well(&["stage", "out", "/run", "/b"]);
-    world.run(&["drain", "/none"]).failed(1, &["/none", "no such file"]);
+    world.run(&["drain", "/none"]).failed(1, &["/none", "forebay ls"]);
     world.run(&["drain", "--order", "chaos"]).failed(1, &["chaos", "trio"]);
     // Somebody else has the name by now.
     world.write("behind/c", "theirs");

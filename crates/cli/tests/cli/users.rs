@@ -101,7 +101,7 @@ fn a_run_needs_no_privileges_and_brings_out_what_nobody_may_read() {
     let args = ["run", "--capacity", "64MiB", "--pfs", "pfs", "--", "bash", "-c", script];
     let ran = as_nobody(&world, &home, &args);
     assert_eq!(ran.code, 4, "{}", ran.err);
-    assert!(ran.err.contains("brought    1 file, 7 B"), "{}", ran.err);
+    assert!(ran.err.contains("brought    2 entries, 7 B"), "{}", ran.err);
     let mode = |path: &str| home.join(path).metadata().unwrap().permissions().mode() & 0o7777;
     assert_eq!((mode("pfs/d"), mode("pfs/d/f")), (0o500, 0));
     assert_eq!(std::fs::read_to_string(home.join("pfs/d/f")).unwrap(), "closed\n");
