@@ -3,13 +3,11 @@
 //! Where such a file is behind is asked whenever that is needed, of the server that knows. Several servers may write to
 //! it there, each its own stripes: so it is known by its serial number, and not by its length and time.
 
-use super::read::Part;
+use super::read::{Part, fetch};
 use super::{changed_behind, gone_behind};
 use crate::service::Service;
 use crate::several::nonsense;
-use forebay_backend::Object;
-use forebay_model::{Error, ErrorKind, FileId, Result, Span};
-use forebay_store::Piece;
+use forebay_model::{Error, ErrorKind, FileId, Result};
 use forebay_wire::{PeerReply, PeerRequest, Place};
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,27 +67,6 @@ impl Service {
             }
             Err(error) => return Err(error),
         };
-        fetch(&*object, place.serial, pieces)
+        fetch(&*object, |version| version.serial == place.serial, pieces)
     }
-}
-
-/// All parts, or nothing if this is another file.
-fn fetch(object: &dyn Object, serial: u64, pieces: Vec<Piece>) -> Result<Option<Vec<Part>>> {
-    if object.version()?.serial != serial {
-        return Ok(None);
-    }
-    let mut parts = Vec::with_capacity(pieces.len());
-    for piece in pieces {
-        parts.push(match piece {
-            Piece::Behind(Span { start, end }) => {
-                let mut bytes = vec![0; (end - start) as usize];
-                if object.read_at(start, &mut bytes)? != bytes.len() {
-                    return Ok(None);
-                }
-                Part::There(bytes)
-            }
-            here => Part::Here(here),
-        });
-    }
-    Ok(Some(parts))
 }

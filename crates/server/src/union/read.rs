@@ -3,7 +3,6 @@
 use super::Union;
 use super::change::changed_behind;
 use super::gone_behind;
-use super::record::Record;
 use crate::service::Service;
 use forebay_backend::{Object, Version};
 use forebay_model::{Error, ErrorKind, FileId, Result, Span};
@@ -62,8 +61,13 @@ impl Service {
                 Err(error) => return Err(error),
             };
             let spans = behind(&pieces);
+            // One that is claimed is known by its serial number.
+            let is_same = |version: Version| match claim {
+                Some(_) => version.serial == record.version.serial,
+                None => version == record.version,
+            };
             if let Some(object) = &object
-                && let Some(parts) = union.ask(|_| fetch(&**object, &record, claim.is_some(), pieces))?
+                && let Some(parts) = union.ask(|_| fetch(&**object, is_same, pieces))?
                 && (claim.is_none() || self.is_still_behind(union, file, claim, (offset, len), &spans)?)
             {
                 return Ok(parts);
@@ -115,18 +119,12 @@ fn nothing_behind(file: FileId) -> Error {
     Error::new(ErrorKind::Io, text)
 }
 
-/// All parts, or nothing if the file is not the one in the record, or was not to the end. One that is claimed is known
-/// by its serial number.
-fn fetch(
+/// All parts, or nothing if the file is not the one that is meant, or was not to the end.
+pub(super) fn fetch(
     object: &dyn Object,
-    record: &Record,
-    claimed: bool,
+    is_same: impl Fn(Version) -> bool,
     pieces: Vec<Piece>,
 ) -> Result<Option<Vec<Part>>> {
-    let is_same = |version: Version| match claimed {
-        true => version.serial == record.version.serial,
-        false => version == record.version,
-    };
     if !is_same(object.version()?) {
         return Ok(None);
     }
