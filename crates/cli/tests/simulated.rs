@@ -66,8 +66,8 @@ fn what_cannot_be_meant_is_refused_with_file_line_and_key() {
         (GOOD.replace("id = 'a'", "id = 'a'\nafter = 'b'"), "s.toml:12: job 1: after: \"b\" is no job"),
         (GOOD.replace("id = 'a'", "id = 'a'\nafter = 'a'"), "job 1: after: the jobs wait for each other"),
         (GOOD.replace("'1 GiB'", "'-1 GiB'"), "s.toml:3: servers: capacity: \"-1 GiB\" is negative"),
-        (GOOD.replace("'1 MiB'", "'-4 kB'"), "s.toml:14: phase 1: write: \"-4 kB\" is negative"),
-        (GOOD.replace("'1 MiB'", "'0 kB'"), "s.toml:14: phase 1: write: cannot be nothing"),
+        (GOOD.replace("'1 MiB'", "'-4 kB'"), "s.toml:14: job 1: phase 1: write: \"-4 kB\" is negative"),
+        (GOOD.replace("'1 MiB'", "'0 kB'"), "s.toml:14: job 1: phase 1: write: cannot be nothing"),
         (
             GOOD.replace("id = 'a'", "id = 'a'\nprocesses = -3"),
             "s.toml:12: job 1: processes: -3 is not a whole number",

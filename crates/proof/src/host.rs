@@ -36,6 +36,8 @@ pub struct Plan {
     pub before: bool,
     /// How it drains to that directory.
     pub drain: Drains,
+    /// Whether clients of its user write by shared memory.
+    pub rings: bool,
 }
 
 /// How a server drains.
@@ -79,11 +81,18 @@ impl Plan {
             port: free_port(),
             before: false,
             drain: Drains::Lazily,
+            rings: false,
         }
     }
 
+    /// The same, with clients of its user that write by shared memory.
+    #[must_use]
+    pub fn with_rings(self) -> Plan {
+        Plan { rings: true, ..self }
+    }
+
     /// How many words on the command line of the server process are the plan's.
-    pub const WORDS: usize = 10;
+    pub const WORDS: usize = 11;
 
     fn words(&self, store: &Path) -> [String; Plan::WORDS] {
         let millis = |time: Duration| time.as_millis().to_string();
@@ -98,13 +107,15 @@ impl Plan {
             self.port.to_string(),
             self.before.to_string(),
             self.drain.word(),
+            self.rings.to_string(),
         ]
     }
 
     /// What the words on the command line of the server process mean.
     #[must_use]
     pub fn from_words(words: &[String]) -> Option<(PathBuf, Plan)> {
-        let [store, capacity, region, medium, session, reservation, handshake, port, before, drain] = words
+        let [store, capacity, region, medium, session, reservation, handshake, port, before, drain, rings] =
+            words
         else {
             return None;
         };
@@ -120,6 +131,7 @@ impl Plan {
             port: port.parse().ok()?,
             before: before.parse().ok()?,
             drain: Drains::from_word(drain)?,
+            rings: rings.parse().ok()?,
         };
         Some((PathBuf::from(store), plan))
     }
@@ -139,7 +151,7 @@ impl Plan {
             config.drain.write = Bytes(64 << 10);
             config.drain.verify = Verify::ReadBack;
         }
-        config.shared_memory = true;
+        config.shared_memory = self.rings;
         config.times.session = self.session;
         config.times.reservation = self.reservation;
         config.times.handshake = self.handshake;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 
-fn host(medium: Medium) -> Host {
-    Host::new(PROGRAM, Plan::new(medium, Bytes::mib(128), Bytes::mib(4)))
+fn plan(medium: Medium) -> Plan {
+    Plan::new(medium, Bytes::mib(128), Bytes::mib(4))
 }
 
 /// Ends the server, one way or the other, and starts it again.
@@ -25,10 +25,10 @@ fn restart(host: &mut Host, dice: &mut Dice) {
 }
 
 /// One client at a time, each step compared; restarts between steps, and kills in the middle of them.
-fn play(medium: Medium, part: u64) {
+fn play(plan: Plan, part: u64) {
     let seeded = Seeded::new();
     let mut dice = seeded.dice(part);
-    let mut host = host(medium);
+    let mut host = Host::new(PROGRAM, plan);
     let clients = vec![host.client(By::Unix), host.client(By::Tcp)];
     let mut driver = Driver::new(clients, "", seeded.dice(part + 1));
     let mut seen = BTreeMap::<String, u64>::new();
@@ -53,12 +53,17 @@ fn play(medium: Medium, part: u64) {
 
 #[test]
 fn random_operations_match_the_model_in_memory() {
-    play(Medium::Memory, 100);
+    play(plan(Medium::Memory), 100);
+}
+
+#[test]
+fn random_operations_by_shared_memory_match_the_model() {
+    play(plan(Medium::Memory).with_rings(), 150);
 }
 
 #[test]
 fn random_operations_match_the_model_on_disk() {
-    play(Medium::Disk, 200);
+    play(plan(Medium::Disk), 200);
 }
 
 const APPENDERS: u64 = 4;

@@ -43,7 +43,9 @@ impl Checker<'_> {
             }
             return;
         };
-        let fits = self.servers[store].is_none_or(|server| layout.servers.contains(&server));
+        // Whoever has the inode may have noted a length, also where it holds none of the bytes.
+        let fits = self.servers[store].is_none_or(|server| layout.servers.contains(&server))
+            || (store == home && held.end == 0);
         if !fits {
             let text = format!(
                 "{holder} holds bytes of file {file}, which are to be on servers {:?}",
