@@ -95,8 +95,8 @@ impl Service {
                 self.note_behind(union, file, (dir, name), &found)?;
                 return Ok(born);
             }
-            // An earlier life of the server died while it made this.
-            Some(found) if claimed && found.kind == born.kind && found.version.size == 0 => {
+            // Whoever began to make this died, or was told that it had failed.
+            Some(found) if claimed && found.kind == born.kind && is_fresh(&found) => {
                 union.ask(|backend| backend.unlink(path))?;
             }
             Some(_) => return Err(taken_behind(path)),
@@ -201,14 +201,9 @@ impl Service {
             {
                 path.push(name);
                 let found = union.ask(|backend| backend.find(&path))?;
-                let is_ours = |found: &Found| found.kind == inode.kind() && found.version.size == 0;
-                match found.map(|found| (is_ours(&found), found.kind)) {
-                    Some((true, FileKind::File)) => drop(union.ask(|backend| backend.unlink(&path))?),
-                    Some((_, FileKind::Symlink)) if inode.kind() == FileKind::Symlink => {
-                        union.ask(|backend| backend.unlink(&path))?;
-                    }
-                    // A directory that is there as well is the same one, whoever made it.
-                    _ => {}
+                // A directory that is there as well is the same one, whoever made it.
+                if found.is_some_and(|found| found.kind == inode.kind() && is_fresh(&found)) {
+                    union.ask(|backend| backend.unlink(&path))?;
                 }
             }
             let mut batch = Batch::default();
@@ -265,6 +260,14 @@ impl Union {
 
 fn shown(path: &[Name]) -> String {
     path.iter().map(ToString::to_string).collect::<Vec<_>>().join("/")
+}
+
+/// Whether something is as it is made, with nothing in it.
+fn is_fresh(found: &Found) -> bool {
+    match found.kind {
+        FileKind::File => found.version.size == 0,
+        kind => kind == FileKind::Symlink,
+    }
 }
 
 fn taken_behind(path: &[Name]) -> Error {

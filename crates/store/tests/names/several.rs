@@ -265,7 +265,7 @@ fn a_namespace_of_an_older_format_is_refused() {
     kv.commit(batch).expect("memory");
     let error = Names::open(kv, ServerId(0)).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadStore);
-    assert!(error.to_string().contains("format 1") && error.to_string().contains("format 2"), "{error}");
+    assert!(error.to_string().contains("format 1") && error.to_string().contains("format 3"), "{error}");
 }
 
 #[test]
