@@ -529,7 +529,7 @@ impl Scenario {
             }
             (_, Way::Direct) => true,
         };
-        if needs && plan.layout.stripes > targets {
+        if (needs || targets > 0) && plan.layout.stripes > targets {
             let text =
                 format!("{} targets for a file are more than the {targets} there are", plan.layout.stripes);
             return fault(place, "stripes", text);
