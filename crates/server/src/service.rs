@@ -11,7 +11,7 @@ use crate::key::{self, KeyHolder};
 use crate::members::Membership;
 use crate::opens::{Afterwards, Opens};
 use crate::session::{Session, Sessions};
-use crate::several::{self, Afar, Helps, Joining, Leases, Lines, is_afar};
+use crate::several::{self, Afar, Book, Helps, Joining, Leases, Lines, is_afar};
 use crate::standing::Standing;
 use crate::turns::{Rules, Turns};
 use crate::union::Union;
@@ -48,6 +48,8 @@ pub(crate) struct Service {
     pub(crate) joining: Arc<Joining>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) afar: Arc<Afar>,
+    /// What is known to be lost.
+    pub(crate) book: Book,
     /// Places for what is carried out over several servers.
     pub(crate) tasks: Semaphore,
     /// Whether this is the only server of its service.
@@ -135,6 +137,7 @@ impl Service {
             joining,
             leases,
             afar,
+            book: Book::default(),
             tasks: Semaphore::new(several::TASKS),
             alone,
             sessions: Sessions::new(limits.sessions, limits.session_opens),

@@ -182,7 +182,9 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
             of: vec![
                 Remain::Inode(file),
                 Remain::Bytes { file, layout: Layout::whole(ServerId(2), 1 << 20), below: u64::MAX },
-                Remain::Name { dir: FileId::ROOT, file },
+                Remain::Name { dir: FileId::ROOT, file, like: Some(name("x")) },
+                Remain::Times { dir: None, file },
+                Remain::Names(3),
             ],
         },
     ]
@@ -208,8 +210,10 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
         PeerReply::Behind { place: Some(Place { path: vec![name("a")], serial: 5 }) },
         PeerReply::Remains(vec![
             Remains::All,
-            Remains::Not(Lost::Bytes { count: 7, open: true }),
+            Remains::NoInode,
+            Remains::NotBytes { count: 7, open: true },
             Remains::Name(Some(name("x"))),
+            Remains::Times(Some(2)),
         ]),
     ]
 }
@@ -345,14 +349,22 @@ pub(crate) fn replies() -> Vec<Reply> {
             layout: Some(Layout::whole(ServerId(3), 4096)),
         },
         Reply::Losses(Losses {
-            list: vec![Loss {
-                server: ServerId(2),
-                what: Lost::Inode,
+            list: [
+                Lost::Inode(FileKind::Symlink),
+                Lost::Bytes { count: 7, open: true },
+                Lost::Name { kind: FileKind::File, names: 2, size: 1 << 40 },
+                Lost::Rest { bytes: 4096 },
+                Lost::Directory { names: 3 },
+            ]
+            .map(|what| Loss {
+                server: Some(ServerId(2)),
+                what,
                 file: FileId(9),
-                dir: FileId::ROOT,
+                dir: Some(FileId::ROOT),
+                above: Some(b"/a".to_vec()),
                 name: Some(name("x")),
-                path: Some(b"/x".to_vec()),
-            }],
+            })
+            .to_vec(),
             more: 1,
         }),
         Reply::Ring(Box::new(RingGrant {
