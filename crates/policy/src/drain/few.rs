@@ -15,7 +15,7 @@ pub(super) enum Few<K, V> {
     /// In order.
     Side(Vec<(K, V)>),
     /// Until the last one goes.
-    Tree(Box<BTreeMap<K, V>>),
+    Tree(BTreeMap<K, V>),
 }
 
 impl<K, V> Default for Few<K, V> {
@@ -27,7 +27,7 @@ impl<K, V> Default for Few<K, V> {
 impl<K: Ord + Copy, V> Few<K, V> {
     pub(super) fn get(&self, key: K) -> Option<&V> {
         match self {
-            Few::Side(list) => find(list, key).ok().map(|place| &list[place].1),
+            Few::Side(list) => find(list, &key).ok().map(|place| &list[place].1),
             Few::Tree(tree) => tree.get(&key),
         }
     }
@@ -48,7 +48,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
         self.make_room(key);
         match self {
             Few::Side(list) => {
-                let place = find(list, key).unwrap_or_else(|place| {
+                let place = find(list, &key).unwrap_or_else(|place| {
                     list.insert(place, (key, make()));
                     place
                 });
@@ -62,7 +62,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
     pub(super) fn insert(&mut self, key: K, value: V) {
         self.make_room(key);
         match self {
-            Few::Side(list) => match find(list, key) {
+            Few::Side(list) => match find(list, &key) {
                 Ok(place) => list[place].1 = value,
                 Err(place) => list.insert(place, (key, value)),
             },
@@ -72,7 +72,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
 
     pub(super) fn remove(&mut self, key: K) -> Option<V> {
         match self {
-            Few::Side(list) => find(list, key).ok().map(|place| list.remove(place).1),
+            Few::Side(list) => find(list, &key).ok().map(|place| list.remove(place).1),
             Few::Tree(tree) => {
                 let value = tree.remove(&key);
                 if tree.is_empty() {
@@ -128,15 +128,15 @@ impl<K: Ord + Copy, V> Few<K, V> {
     fn make_room(&mut self, key: K) {
         if let Few::Side(list) = self
             && list.len() == FEW
-            && find(list, key).is_err()
+            && find(list, &key).is_err()
         {
-            *self = Few::Tree(Box::new(std::mem::take(list).into_iter().collect()));
+            *self = Few::Tree(std::mem::take(list).into_iter().collect());
         }
     }
 }
 
-fn find<K: Ord, V>(list: &[(K, V)], key: K) -> Result<usize, usize> {
-    list.binary_search_by(|(other, _)| other.cmp(&key))
+fn find<K: Ord, V>(list: &[(K, V)], key: &K) -> Result<usize, usize> {
+    list.binary_search_by(|(other, _)| other.cmp(key))
 }
 
 /// All of a map.
