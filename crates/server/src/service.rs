@@ -10,6 +10,7 @@ use crate::jobs::Jobs;
 use crate::key::{self, KeyHolder};
 use crate::members::Membership;
 use crate::opens::{Afterwards, Opens};
+use crate::rows::Rows;
 use crate::session::{Session, Sessions};
 use crate::several::{self, Afar, Book, Helps, Joining, Leases, Lines, is_afar};
 use crate::standing::Standing;
@@ -50,6 +51,7 @@ pub(crate) struct Service {
     pub(crate) afar: Arc<Afar>,
     /// What is known to be lost.
     pub(crate) book: Book,
+    pub(crate) rows: Rows,
     /// Places for what is carried out over several servers.
     pub(crate) tasks: Semaphore,
     /// This very service, for those who have something done while they wait.
@@ -140,6 +142,7 @@ impl Service {
             leases,
             afar,
             book: Book::default(),
+            rows: Rows::default(),
             tasks: Semaphore::new(several::TASKS),
             me: OnceLock::new(),
             alone,

@@ -149,6 +149,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Losses,
         Request::Ring { token, own: Some(3) },
         Request::Slab { ring: 3, keep: u32::MAX, least: 1 << 20 },
+        Request::Number { row: u64::MAX },
     ]
     .into_iter()
     .chain(peer_requests().into_iter().map(|request| Request::Peer(Box::new(request))))
@@ -384,6 +385,7 @@ pub(crate) fn replies() -> Vec<Reply> {
             records: 128,
             epoch: 5,
         })),
+        Reply::Number(1 << 40),
     ]
     .into_iter()
     .chain(peer_replies().into_iter().map(|reply| Reply::Peer(Box::new(reply))))
