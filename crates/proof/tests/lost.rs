@@ -556,10 +556,9 @@ fn names_that_were_lost_without_their_files_are_listed_and_nothing_else() {
         scope.spawn(|| {
             let mut places = [&restless.0, &restless.1];
             while !stop.load(Ordering::Relaxed) {
-                match mover.rename(places[0], places[1], RenameMode::NoReplace) {
-                    Ok(()) => places.reverse(),
-                    Err(error) => assert!(error.to_string().contains("server 2"), "{error}"),
-                }
+                // None of it is on the server that is away.
+                mover.rename(places[0], places[1], RenameMode::NoReplace).unwrap();
+                places.reverse();
             }
         });
         let _stops = Stops(&stop);
