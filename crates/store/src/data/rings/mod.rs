@@ -9,10 +9,13 @@
 
 mod adopt;
 mod channel;
+mod lease;
 mod note;
 #[cfg(test)]
 mod tests;
 
+pub(super) use lease::Leases;
+pub use lease::{MapAt, MapOffer, MapPiece};
 pub(super) use note::{Header, Note};
 
 use super::clock::monotonic;
@@ -316,8 +319,15 @@ impl Data {
     }
 
     /// Binds a ring to a file for a user: one that its client has already, or a new one. The client must be allowed to
-    /// write to the file.
-    pub fn bind_ring(&self, uid: Uid, job: JobId, file: FileId, own: Option<RingId>) -> Result<RingOffer> {
+    /// read the file, or to write to it.
+    pub fn bind_ring(
+        &self,
+        uid: Uid,
+        job: JobId,
+        file: FileId,
+        own: Option<RingId>,
+        writes: bool,
+    ) -> Result<RingOffer> {
         let bell = self.bell_path()?;
         // Found again by recovery, even if nothing but the ring holds its bytes.
         let state = self.files.get(file, || self.load(file))?;
@@ -325,7 +335,7 @@ impl Data {
             let mut state = lock(&state);
             self.hear(file, &mut state)?;
             state.alive()?;
-            if !state.unsettled || self.kv.get(&SizeRecord::key(file))?.is_none() {
+            if writes && (!state.unsettled || self.kv.get(&SizeRecord::key(file))?.is_none()) {
                 self.note_size(file, &state, true)?;
                 state.unsettled = true;
             }
@@ -333,18 +343,22 @@ impl Data {
         let known = own.and_then(|id| lock(&self.rings.table).channels.get(&id).cloned());
         let channel = match known.filter(|channel| channel.lock().uid == uid) {
             Some(channel) => {
-                self.rebind(&channel, job, file)?;
+                self.rebind(&channel, job, file, writes)?;
                 channel
             }
-            None => self.make_ring(uid, job, file)?,
+            None => self.make_ring(uid, job, file, writes)?,
         };
+        if writes {
+            // It may still have space to fill.
+            lock(&state).index.leases.end_of_others(channel.id);
+        }
         let state = channel.lock();
         let path = self.disk.path(&ring_name(channel.id)).ok_or(ErrorKind::Unsupported)?;
         let (ring, nonce, binding) = (channel.id, channel.taker.nonce(), state.binding);
         Ok(RingOffer { ring, path, bell, nonce, binding, clock: monotonic() })
     }
 
-    fn rebind(&self, channel: &Arc<Channel>, job: JobId, file: FileId) -> Result<()> {
+    fn rebind(&self, channel: &Arc<Channel>, job: JobId, file: FileId, writes: bool) -> Result<()> {
         let before = channel.lock().bound;
         if let Some(before) = before {
             self.listen(before)?;
@@ -357,8 +371,9 @@ impl Data {
         let taken = state.note.taken() + left;
         state.note.set_taken(taken);
         channel.taker.take(taken);
+        channel.end_leases();
         state.binding = state.binding.wrapping_add(1);
-        (state.bound, state.job) = (Some(file), job);
+        (state.bound, state.job, state.writes) = (Some(file), job, writes);
         let header = self.header_of(channel, &state)?;
         state.note.set_header(&header);
         drop(state);
@@ -382,7 +397,7 @@ impl Data {
         })
     }
 
-    fn make_ring(&self, uid: Uid, job: JobId, file: FileId) -> Result<Arc<Channel>> {
+    fn make_ring(&self, uid: Uid, job: JobId, file: FileId, writes: bool) -> Result<Arc<Channel>> {
         let id = {
             let mut table = lock(&self.rings.table);
             if table.channels.len() >= MOST_RINGS {
@@ -405,7 +420,7 @@ impl Data {
         let note = Note::create(&*self.disk, id, &header)?;
         // A descriptor of the store's own: with its client's the lock would be shared.
         let ring = self.disk.open(&name)?.ok_or(ErrorKind::Io)?;
-        let state = State::new(note, &header, 1);
+        let state = State { writes, ..State::new(note, &header, 1) };
         let channel = Arc::new(Channel::new(id, ring, taker, state));
         self.rings.insert(&channel);
         Ok(channel)
@@ -447,22 +462,14 @@ impl Data {
         let file = {
             let mut state = channel.lock();
             state.confirmed = true;
-            state.bound.filter(|_| state.uid == uid).ok_or_else(stale)?
+            state.bound.filter(|_| state.uid == uid && state.writes).ok_or_else(stale)?
         };
-        self.listen(file)?;
-        {
-            let mut state = channel.lock();
-            let left = channel.taker.waiting(state.note.taken()).unwrap_or(0);
-            if left == 0 {
-                state.release(keep);
-            }
-            if state.slabs.len() >= MOST_SLABS as usize {
-                return Err(Error::new(ErrorKind::Busy, "the ring has as many slabs as it may"));
-            }
-        }
+        self.announce(&channel, file, keep)?;
         let want = Want { len, slots: (len / BYTES_PER_SLOT).max(1) };
-        let grant = self.reserve_for(uid, file, want)?;
+        let grant = self.reserve_for(uid, file, want);
         let mut state = channel.lock();
+        state.granting -= 1;
+        let grant = grant?;
         let (region, slot, slots) = (grant.region, grant.slot, grant.slots);
         let note = SlabNote {
             number: state.next_slab,
@@ -491,6 +498,24 @@ impl Data {
         let (filled, slots, slab) = (note.start, slot..slot + slots, Slab::new(grant.bytes));
         state.slabs.push(Granted { note, region, slab, slots, filled });
         Ok(offer)
+    }
+
+    /// Somebody is about to get space for a file, and has done with the slabs before `keep`: others cannot read it
+    /// without asking any more.
+    fn announce(&self, channel: &Channel, file: FileId, keep: u32) -> Result<()> {
+        let locked = self.files.get(file, || self.load(file))?;
+        let mut locked = lock(&locked);
+        self.hear(file, &mut locked)?;
+        let mut state = channel.lock();
+        if channel.taker.waiting(state.note.taken()).unwrap_or(0) == 0 {
+            state.release(keep);
+        }
+        if state.slabs.len() >= MOST_SLABS as usize {
+            return Err(Error::new(ErrorKind::Busy, "the ring has as many slabs as it may"));
+        }
+        state.granting += 1;
+        locked.index.leases.end_of_others(channel.id);
+        Ok(())
     }
 
     /// Takes back every slab that is not being filled just now; true if there was any.
@@ -574,6 +599,7 @@ impl Data {
             table.channels.remove(&channel.id);
             self.rings.count.store(table.channels.len(), Ordering::Release);
         }
+        channel.end_leases();
         channel.lock().release(u32::MAX);
         // The note goes first: a ring without one is nobody's.
         self.disk.remove(&Note::name(channel.id))?;
