@@ -4,7 +4,7 @@
 //! **Invariant**: what was copied counts only if the lease stood before and after, the connection is the one it was
 //! granted on, and this client has not written by its own ring since it asked.
 
-use crate::memory::{Memory, ONE_CALL, WORTH_BYTES};
+use crate::memory::Memory;
 use forebay_model::ErrorKind;
 use forebay_shm::{Pane, Reader};
 use forebay_wire::{MapAt, MapGrant, Reply, Request};
@@ -15,6 +15,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+/// From so many bytes, or so many reads, on a lease is worth two requests and a mapping: a small file is read once.
+const WORTH_BYTES: u64 = 1 << 20;
+const ONE_READ: u64 = WORTH_BYTES / 32;
 /// A lease that served so many reads was worth asking for, however it ended.
 const WORTH_READS: u32 = 64;
 /// After how many leases in a row that were not, the pauses between them do not grow any more.
@@ -139,7 +142,7 @@ impl Memory {
         if self.session.lanes.is_off() || !self.token.access.read {
             return None;
         }
-        let seen = self.leased.seen.fetch_add(into.len() as u64 + ONE_CALL, Ordering::Relaxed);
+        let seen = self.leased.seen.fetch_add(into.len() as u64 + ONE_READ, Ordering::Relaxed);
         let early = seen + (into.len() as u64) < WORTH_BYTES;
         let pauses = |left: u32| left.checked_sub(1);
         if early || self.leased.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pauses).is_ok() {

@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// From so many bytes, or so many calls, on a ring is worth asking for.
-pub(crate) const WORTH_BYTES: u64 = 64 << 10;
-const WORTH_CALLS: u64 = 4;
-/// What one call counts for.
-pub(crate) const ONE_CALL: u64 = WORTH_BYTES / WORTH_CALLS;
+/// From so many bytes, or so many writes, on a ring is worth asking for.
+const WORTH_BYTES: u64 = 64 << 10;
+const WORTH_WRITES: u64 = 4;
+/// What one write counts for.
+const ONE_WRITE: u64 = WORTH_BYTES / WORTH_WRITES;
 /// How often somebody looks whether the ring is free before he goes another way.
 const SPINS: u32 = 500;
 /// How often a write asks for more before it goes by the socket.
@@ -130,7 +130,7 @@ impl Memory {
         {
             return false;
         }
-        let seen = self.seen.fetch_add(data.len() as u64 + ONE_CALL, Ordering::Relaxed);
+        let seen = self.seen.fetch_add(data.len() as u64 + ONE_WRITE, Ordering::Relaxed);
         if seen + (data.len() as u64) < WORTH_BYTES {
             return false;
         }

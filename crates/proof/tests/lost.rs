@@ -124,7 +124,7 @@ fn a_killed_writers_bytes_are_all_visible() {
             fleet.host(server).kill();
             fleet.host(server).start();
         }
-        let end: u64 = told.take(60).last().unwrap().unwrap().parse().unwrap();
+        let end: u64 = told.take(60).last().unwrap().unwrap().trim_start().parse().unwrap();
         writer.kill().unwrap();
         writer.wait().unwrap();
         let look = || {

@@ -208,7 +208,7 @@ impl Writing {
     fn start(host: &Host, path: String) -> Writing {
         let mut command = Command::new(WRITER);
         command.arg(format!("unix:{}", host.socket().display())).arg(host.key()).arg(&path);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Writing { child, lines, path, acknowledged: 0 }
     }
@@ -216,8 +216,10 @@ impl Writing {
     /// Waits until it has written so much.
     fn reach(&mut self, bytes: u64) {
         while self.acknowledged < bytes {
-            let Some(Ok(line)) = self.lines.next() else { panic!("{} ended early", self.path) };
-            self.acknowledged = line.parse().unwrap();
+            let Some(Ok(line)) = self.lines.next() else {
+                panic!("{} ended early: {:?}", self.path, self.child.wait())
+            };
+            self.acknowledged = line.trim_start().parse().unwrap();
         }
     }
 
@@ -226,7 +228,7 @@ impl Writing {
         self.child.wait().unwrap();
         while let Some(Ok(line)) = self.lines.next() {
             // The last line may be cut.
-            if let Ok(bytes) = line.parse() {
+            if let Ok(bytes) = line.trim_start().parse() {
                 self.acknowledged = self.acknowledged.max(bytes);
             }
         }
