@@ -32,7 +32,9 @@ pub(crate) async fn serve(
 ) -> Answer {
     // What is written without asking would pass a modelled device by.
     let modelled = service.turns.rules().device.is_some();
-    if !(service.config.shared_memory && caller.local && caller.privileged) || modelled {
+    // And it could not go past the buffer.
+    let routed = service.ways.are_open();
+    if !(service.config.shared_memory && caller.local && caller.privileged) || modelled || routed {
         let text = "shared memory is for programs of the service's own user on its machine, if it is on";
         return Err(Error::new(ErrorKind::Unsupported, text));
     }

@@ -10,6 +10,7 @@
 //!
 //! **Deliberately absent**: the order and whose turn it is (`forebay_policy`); knowledge of files behind (`union`).
 
+mod beside;
 mod board;
 mod failures;
 mod gauge;

@@ -74,6 +74,7 @@ pub(super) fn scout(service: &Service) {
         engine.take_notes(service, union);
         engine.follow_the_rules(service);
         engine.retry(begin);
+        service.sweep_ways();
         engine.bell.notify_all();
         // Looking takes at most a part of the time.
         rest = GLANCE.max(begin.elapsed() * 4);

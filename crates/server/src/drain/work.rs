@@ -195,6 +195,9 @@ impl Engine {
                 }
             }
         }
+        // What somebody writes there already, or is about to cut off, leaves later if it is still here then.
+        let Some(flight) = service.ways.lanes.reserve(file, span, None) else { return Ok(Some(0)) };
+        let Some(_aloft) = flight.rise() else { return Ok(Some(0)) };
         let picked = match service.store.data().pick(file, span) {
             Ok(picked) => picked,
             Err(error) if error.kind() == ErrorKind::Stale => return Ok(None),
@@ -258,6 +261,10 @@ impl Engine {
 
     /// Everything of a file is out: it gets its length, owner, mode and time, and is let go of.
     fn conclude(&self, service: &Service, union: &Union, file: FileId) {
+        if service.ways.is_written(file) && !self.board().is_wanted(file) {
+            // Whoever writes it past the buffer would meet bytes behind in all its holes; it is done when he is.
+            return self.tell(|board| board.finished(file));
+        }
         let extras = match service.conclude(union, file, self.last.load(Ordering::Relaxed)) {
             Ok(extras) => extras,
             Err(error) => return self.failed(service, file, error),
