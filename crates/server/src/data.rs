@@ -124,8 +124,20 @@ impl Connection {
         if let Some(span) = span.filter(|&span| self.service.way(token.file, Some(span)) == Route::Direct) {
             return self.write_past(caller, token, span, &hold, payload).await;
         }
+        let mut first = None;
+        if let Some(span) = span.filter(|_| self.service.ways.bypass()) {
+            let reserve = || self.service.store.data().reserve(token.uid, token.file, len);
+            match tokio::task::block_in_place(reserve) {
+                Ok(grant) => first = Some(grant),
+                Err(error) if error.kind() != ErrorKind::NoSpace => return Err(error.into()),
+                Err(_) if self.service.may_fly(token.file, span) => {
+                    return self.write_past(caller, token, span, &hold, payload).await;
+                }
+                Err(_) => {}
+            }
+        }
         let mut pace = self.begin(caller, &hold, payload).await?;
-        let parts = self.receive(token, payload, &mut pace).await?;
+        let parts = self.receive(token, payload, &mut pace, first).await?;
         let done = {
             let _pass = caller.fence.pass()?;
             self.service.store.data().commit(token.file, place, parts, self.job.id())?
@@ -163,7 +175,11 @@ impl Connection {
         if let Some(flown) = service.fly(token.file, span, bytes.clone()).await {
             let _pass = caller.fence.pass()?;
             match flown.count(data) {
-                Ok(true) => return Ok(Some(Reply::Written { offset })),
+                Ok(true) => {
+                    self.job.passed(span.len());
+                    service.ways.passed(span.len());
+                    return Ok(Some(Reply::Written { offset }));
+                }
                 Ok(false) => {}
                 Err(error) if error.kind() == ErrorKind::NoSpace => {}
                 Err(error) => return Err(error.into()),
@@ -218,10 +234,17 @@ impl Connection {
         token: &Token,
         payload: &mut Payload,
         pace: &mut Pace,
+        mut first: Option<Grant>,
     ) -> Result<Vec<Filled>, Failure> {
         let mut parts = Vec::with_capacity(1);
         while payload.left > 0 {
-            let mut grant = self.reserve(token, payload.left, Some(pace)).await?;
+            let mut grant = match first.take() {
+                Some(grant) => grant,
+                None => {
+                    let len = payload.left;
+                    self.reserve(token, len, Some((pace, payload))).await?
+                }
+            };
             let len = grant.len().min(payload.left);
             let crc = self.fill(&mut grant.as_mut_slice()[..len as usize], payload, pace).await?;
             parts.push(Filled { grant, len, crc });
@@ -252,6 +275,7 @@ impl Connection {
             payload.left -= moved;
             pace.moved(moved);
             self.job.wrote(u64::from(moved));
+            self.service.ways.came(u64::from(moved));
         }
         Ok(crc)
     }
@@ -279,14 +303,27 @@ impl Connection {
 
     /// Space for a payload, or for the first part of it. A full buffer is waited for, without the turn, as long as the
     /// drain makes room.
-    async fn reserve(&self, token: &Token, len: u32, mut pace: Option<&mut Pace>) -> Result<Grant> {
+    async fn reserve(
+        &self,
+        token: &Token,
+        len: u32,
+        mut pace: Option<(&mut Pace, &mut Payload)>,
+    ) -> Result<Grant> {
         let data = self.service.store.data();
         if let Some(grant) = data.try_reserve(token.uid, token.file, len) {
             return Ok(grant);
         }
-        let mut room = None;
+        let (mut room, mut turn) = (None, None::<Turn>);
+        let slice = len.min(self.service.turns.slice());
         loop {
-            let full = match tokio::task::block_in_place(|| data.reserve(token.uid, token.file, len)) {
+            let reserved = tokio::task::block_in_place(|| data.reserve(token.uid, token.file, len));
+            if let Some(mut turn) = turn.take() {
+                match (&reserved, &mut pace) {
+                    (Ok(_), Some((pace, payload))) => **pace = self.pace(turn, slice, payload),
+                    _ => turn.spare(u64::from(slice)),
+                }
+            }
+            let full = match reserved {
                 Err(error) if error.kind() == ErrorKind::NoSpace => error,
                 done => return done,
             };
@@ -297,10 +334,12 @@ impl Connection {
                     "the buffer is full, and the server ends: come again",
                 ));
             }
-            if let Some(pace) = &mut pace {
+            if let Some((pace, _)) = &mut pace {
                 pace.rest();
             }
             room.get_or_insert_with(|| Room::wanted(engine)).wait(full).await?;
+            // What there is goes to those whose turn it is, not to the quickest.
+            turn = Some(self.turn(Cost(u64::from(slice))).await?);
         }
     }
 

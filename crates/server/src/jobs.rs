@@ -38,6 +38,8 @@ struct Shared {
 struct Counts {
     described: Mutex<Described>,
     written: AtomicU64,
+    /// Of that, what went past the buffer.
+    direct: AtomicU64,
     read: AtomicU64,
     requests: AtomicU64,
     seen: AtomicU64,
@@ -179,6 +181,7 @@ impl Counts {
         Counts {
             described: Mutex::new(Described { job: job.clone(), vouched: false }),
             written: AtomicU64::new(0),
+            direct: AtomicU64::new(0),
             read: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             seen: AtomicU64::new(0),
@@ -212,6 +215,7 @@ impl Counts {
             id,
             job: self.described().job.clone(),
             written: self.written.load(Ordering::Relaxed),
+            direct: self.direct.load(Ordering::Relaxed),
             read: self.read.load(Ordering::Relaxed),
             requests: self.requests.load(Ordering::Relaxed),
             seen: Stamp(self.seen.load(Ordering::Relaxed)),
@@ -288,6 +292,11 @@ impl Membership {
     /// Counts bytes that came.
     pub(crate) fn wrote(&self, bytes: u64) {
         self.counts.written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that went past the buffer.
+    pub(crate) fn passed(&self, bytes: u64) {
+        self.counts.direct.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Counts bytes that went.

@@ -52,6 +52,6 @@ pub use config::{Belief, Config, Limits, Medium, Times, beside};
 pub use drain::{Draining, Hours, Verify};
 pub use human::parse_rate;
 pub use members::{Fixed, Membership};
-pub use route::{Mode, Routing, Share};
+pub use route::{Full, Mode, Pipeline, Routing, Share};
 pub use run::{Addresses, Running, Server, Stopper};
 pub use several::forgive;

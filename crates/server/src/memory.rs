@@ -39,6 +39,7 @@ pub(crate) async fn serve(
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     service.demand_joined()?;
+    let counting = service;
     let (service, caller, job_id) = (service.clone(), caller.clone(), job.id());
     let (price, bytes) = match *request {
         Request::Slab { ring, least, .. } => {
@@ -63,6 +64,7 @@ pub(crate) async fn serve(
     };
     turn.spare(u64::from(bytes - granted.min(bytes)));
     job.wrote(u64::from(granted));
+    counting.ways.came(u64::from(granted));
     answer
 }
 

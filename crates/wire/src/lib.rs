@@ -31,6 +31,6 @@ pub use peer::{Held, MAX_PUT, Meeting, Met, PeerReply, PeerRequest, Place, Vouch
 pub use rings::{RingGrant, SlabGrant};
 pub use seal::{Key, client_proof, same_proof, server_proof};
 pub use status::{
-    Exchange, JobState, JobStatus, PeerStatus, RecoverySummary, RegionCounts, Sample, Sharing, Standing,
-    Status,
+    Exchange, JobState, JobStatus, PeerStatus, RecoverySummary, RegionCounts, RouteStatus, Sample, Sharing,
+    Standing, Status,
 };

@@ -8,6 +8,7 @@ mod jobs;
 mod lost;
 mod people;
 mod place;
+mod route;
 mod run;
 mod service;
 mod shares;

@@ -53,6 +53,9 @@ pub(crate) struct Engine {
     /// Told when there is room again.
     room: Notify,
     rooms: AtomicU64,
+    /// How often writers waited for room, and for how many nanoseconds.
+    waits: AtomicU64,
+    waited: AtomicU64,
     written: AtomicU64,
     freed: AtomicU64,
     /// Whether this is the last drain of this buffer.
@@ -90,6 +93,8 @@ impl Engine {
             bell: Condvar::new(),
             room: Notify::new(),
             rooms: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
             written: AtomicU64::new(0),
             freed: AtomicU64::new(0),
             last: AtomicBool::new(false),

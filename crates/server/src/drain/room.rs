@@ -21,6 +21,11 @@ pub(crate) struct Room<'a> {
 impl<'a> Room<'a> {
     pub(crate) fn wanted(engine: &'a Engine) -> Room<'a> {
         engine.rooms.fetch_add(1, Ordering::Relaxed);
+        if engine.waits.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                "the buffer is full: writers wait for the drain (told once; `forebay status` counts them)"
+            );
+        }
         engine.bell.notify_all();
         let now = Instant::now();
         Room { engine, begin: now, freed: engine.freed.load(Ordering::Relaxed), since: now }
@@ -49,8 +54,17 @@ impl<'a> Room<'a> {
     }
 }
 
+impl Engine {
+    /// How often writers waited for room, and for how many nanoseconds altogether.
+    pub(crate) fn waits(&self) -> (u64, u64) {
+        (self.waits.load(Ordering::Relaxed), self.waited.load(Ordering::Relaxed))
+    }
+}
+
 impl Drop for Room<'_> {
     fn drop(&mut self) {
         self.engine.rooms.fetch_sub(1, Ordering::Relaxed);
+        let nanos = u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.engine.waited.fetch_add(nanos, Ordering::Relaxed);
     }
 }

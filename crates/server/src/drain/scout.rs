@@ -165,7 +165,9 @@ impl Engine {
             (board.is_idle(), board.hungers())
         };
         let waiting = usize::try_from(self.rooms.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
-        let view = View { capacity: usage.capacity, live: usage.live, waiting, idle, now: data.now() };
+        let now = data.now();
+        let burst = service.ways.burst(now);
+        let view = View { capacity: usage.capacity, live: usage.live, waiting, idle, burst, now };
         match want(&self.settings, view) {
             Want::Nothing => {}
             _ if !hungers => {}

@@ -18,19 +18,20 @@ mod settings;
 
 pub use forebay_policy::route::Mode;
 pub(crate) use lanes::Lanes;
-pub use settings::{Routing, Share};
+pub use settings::{Full, Pipeline, Routing, Share};
 
 use crate::service::Service;
 use forebay_backend::Object;
-use forebay_model::{Bytes, Error, ErrorKind, FileId, Result, Span};
+use forebay_model::{Bytes, Error, ErrorKind, FileId, Result, Span, Stamp};
 use forebay_policy::Tick;
 use forebay_policy::drain::Layout;
 use forebay_policy::route::{Route, Router, Write};
 use forebay_store::MAX_FILE;
+use forebay_wire::RouteStatus;
 use meter::Meter;
 use past::Queue;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -43,13 +44,15 @@ const MOST_OPEN: usize = 1024;
 const MOST_SYNCED: usize = 1 << 16;
 /// A file that nobody has written past the buffer for so long is done.
 const IDLE: Duration = Duration::from_secs(1);
+/// Without a pipeline a burst is over when nothing came for so many nanoseconds.
+const LULL: u64 = 300_000_000;
 /// After a failure behind everything is buffered for so long.
 const REST: Duration = Duration::from_secs(1);
 
 /// The ways of writes: into the buffer, and past it.
 pub(crate) struct Ways {
     pub(crate) lanes: Arc<Lanes>,
-    mode: Mode,
+    routing: Routing,
     router: Mutex<Router>,
     /// What waits for each target.
     queues: Vec<Mutex<Queue>>,
@@ -59,6 +62,21 @@ pub(crate) struct Ways {
     meter: Mutex<Meter>,
     /// Until then everything is buffered.
     resting: Mutex<Option<Instant>>,
+    /// When the last write came.
+    last: AtomicU64,
+    written: AtomicU64,
+    direct: AtomicU64,
+}
+
+/// Where a burst is, for whoever lets data leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Burst {
+    /// It does not matter.
+    Any,
+    /// It goes on: nothing is to leave.
+    GoesOn,
+    /// It is over: everything is to leave.
+    Over,
 }
 
 /// A file behind that is written past the buffer.
@@ -80,19 +98,47 @@ impl Ways {
     pub(crate) fn new(routing: Routing, targets: usize) -> Result<Ways> {
         Ok(Ways {
             lanes: Arc::default(),
-            mode: routing.mode,
+            routing,
             router: Mutex::new(Router::new(routing.mode, routing.settings()?)),
             queues: (0..targets).map(|_| Mutex::default()).collect(),
             room: Semaphore::new(ROOM),
             synced: Mutex::default(),
             meter: Mutex::new(Meter::new(Instant::now())),
             resting: Mutex::default(),
+            last: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            direct: AtomicU64::new(0),
         })
+    }
+
+    /// Bytes have come from a client.
+    pub(crate) fn came(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes have gone past the buffer.
+    pub(crate) fn passed(&self, bytes: u64) {
+        self.direct.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether a write that finds no room goes past the buffer.
+    pub(crate) fn bypass(&self) -> bool {
+        self.routing.when_full() == Full::Bypass
+    }
+
+    /// Whether data may leave, as far as bursts matter.
+    pub(crate) fn burst(&self, now: Stamp) -> Burst {
+        let last = self.last.load(Ordering::Relaxed);
+        match self.routing.pipeline {
+            Pipeline::On => Burst::Any,
+            Pipeline::Off if now.0.saturating_sub(last) < LULL => Burst::GoesOn,
+            Pipeline::Off => Burst::Over,
+        }
     }
 
     /// Whether writes may go past the buffer at all.
     pub(crate) fn are_open(&self) -> bool {
-        self.mode != Mode::Buffer
+        self.routing.mode != Mode::Buffer || self.bypass()
     }
 
     /// Memory for a payload on its way past the buffer.
@@ -180,20 +226,40 @@ impl Opened {
 impl Service {
     /// Which way a write goes that comes now.
     pub(crate) fn way(&self, file: FileId, span: Option<Span>) -> Route {
-        let ways = &self.ways;
-        let Some(span) = span.filter(|span| ways.are_open() && span.end <= MAX_FILE) else {
-            return Route::Buffer;
-        };
+        let (ways, now) = (&self.ways, self.store.data().now());
+        ways.last.fetch_max(now.0, Ordering::Relaxed);
+        let Some(span) = span.filter(|_| ways.are_open()) else { return Route::Buffer };
         let sync = lock(&ways.synced).remove(&file);
         let write = Write { file, offset: span.start, len: Bytes(span.len()), sync };
-        let now = Tick(self.store.data().now().0);
-        let route = lock(&ways.router).route(now, &write);
-        let may = || self.drain.is_some() && self.is_alone() && !ways.rests();
-        // Known early, so that what has to be buffered goes there straight from its socket.
-        match route == Route::Direct && may() && self.store.data().is_blank(file, span).unwrap_or(false) {
-            true => Route::Direct,
-            false => Route::Buffer,
+        match lock(&ways.router).route(Tick(now.0), &write) {
+            Route::Direct if self.may_fly(file, span) => Route::Direct,
+            _ => Route::Buffer,
         }
+    }
+
+    /// Whether a write can go past the buffer, for all one knows. Known early, so that what has to be buffered goes there
+    /// straight from its socket.
+    pub(crate) fn may_fly(&self, file: FileId, span: Span) -> bool {
+        let may = self.drain.is_some() && self.is_alone() && !self.ways.rests() && span.end <= MAX_FILE;
+        may && self.store.data().is_blank(file, span).unwrap_or(false)
+    }
+
+    /// What was buffered, and what went past the buffer.
+    pub(crate) fn route_status(&self) -> Option<RouteStatus> {
+        let engine = self.drain.as_ref()?;
+        let Routing { mode, pipeline, .. } = self.ways.routing;
+        let written = self.ways.written.load(Ordering::Relaxed);
+        let direct = self.ways.direct.load(Ordering::Relaxed);
+        let (waits, waited) = engine.waits();
+        Some(RouteStatus {
+            mode: word(mode).to_owned(),
+            pipeline: pipeline == Pipeline::On,
+            bypass: self.ways.bypass(),
+            buffered: written.saturating_sub(direct),
+            direct,
+            waits,
+            waited,
+        })
     }
 
     /// Files that nobody writes past the buffer any more are to get their looks.
@@ -204,5 +270,14 @@ impl Service {
                 engine.finish_later(file);
             }
         }
+    }
+}
+
+fn word(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Buffer => "buffer",
+        Mode::Traffic => "traffic",
+        Mode::Overflow => "overflow",
+        Mode::Direct => "direct",
     }
 }

@@ -8,7 +8,7 @@ use forebay_wire::{
     Answer, At, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry, Exchange, Failing,
     FrameKind, Greeting, Held, Hello, IfExists, JobState, JobStatus, Known, Loss, Losses, Lost, Meeting, Met,
     PeerReply, PeerRequest, PeerStatus, Place, Proof, RecoverySummary, RegionCounts, Remain, Remains,
-    RenameMode, Reply, Request, RingGrant, Roster, Sample, Sharing, SlabGrant, Standing, Status,
+    RenameMode, Reply, Request, RingGrant, Roster, RouteStatus, Sample, Sharing, SlabGrant, Standing, Status,
     TargetStatus, Token, VERSION, Vouched, Welcome, XattrMode, frame,
 };
 
@@ -252,6 +252,7 @@ fn status() -> Status {
             id: job().id(),
             job: job(),
             written: 1,
+            direct: 1,
             read: 2,
             requests: 3,
             seen: Stamp(4),
@@ -264,6 +265,15 @@ fn status() -> Status {
             recent: 9,
         }],
         drain: Some(drain()),
+        route: Some(RouteStatus {
+            mode: "traffic".into(),
+            pipeline: true,
+            bypass: false,
+            buffered: 5,
+            direct: 6,
+            waits: 7,
+            waited: 8,
+        }),
     }
 }
 
