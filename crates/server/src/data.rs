@@ -240,10 +240,7 @@ impl Connection {
         while payload.left > 0 {
             let mut grant = match first.take() {
                 Some(grant) => grant,
-                None => {
-                    let len = payload.left;
-                    self.reserve(token, len, Some((pace, payload))).await?
-                }
+                None => self.reserve(token, payload.left, Some(pace)).await?,
             };
             let len = grant.len().min(payload.left);
             let crc = self.fill(&mut grant.as_mut_slice()[..len as usize], payload, pace).await?;
@@ -303,30 +300,26 @@ impl Connection {
 
     /// Space for a payload, or for the first part of it. A full buffer is waited for, without the turn, as long as the
     /// drain makes room.
-    async fn reserve(
-        &self,
-        token: &Token,
-        len: u32,
-        mut pace: Option<(&mut Pace, &mut Payload)>,
-    ) -> Result<Grant> {
+    async fn reserve(&self, token: &Token, len: u32, mut pace: Option<&mut Pace>) -> Result<Grant> {
         let data = self.service.store.data();
         if let Some(grant) = data.try_reserve(token.uid, token.file, len) {
             return Ok(grant);
         }
-        let (mut room, mut turn) = (None, None::<Turn>);
-        let slice = len.min(self.service.turns.slice());
+        let mut room: Option<Room<'_>> = None;
+        let mut full = Error::from(ErrorKind::NoSpace);
         loop {
-            let reserved = tokio::task::block_in_place(|| data.reserve(token.uid, token.file, len));
-            if let Some(mut turn) = turn.take() {
-                match (&reserved, &mut pace) {
-                    (Ok(_), Some((pace, payload))) => **pace = self.pace(turn, slice, payload),
-                    _ => turn.spare(u64::from(slice)),
+            // What there is goes to the job that is due it, not to the quickest.
+            if room.as_ref().is_none_or(Room::is_next) {
+                match tokio::task::block_in_place(|| data.reserve(token.uid, token.file, len)) {
+                    Err(error) if error.kind() == ErrorKind::NoSpace => full = error,
+                    done => {
+                        if let (Some(room), Ok(grant)) = (&room, &done) {
+                            room.got(&self.service, grant.len().min(len));
+                        }
+                        return done;
+                    }
                 }
             }
-            let full = match reserved {
-                Err(error) if error.kind() == ErrorKind::NoSpace => error,
-                done => return done,
-            };
             let Some(engine) = &self.service.drain else { return Err(full) };
             if *self.service.stopping().borrow() {
                 return Err(Error::new(
@@ -334,12 +327,10 @@ impl Connection {
                     "the buffer is full, and the server ends: come again",
                 ));
             }
-            if let Some((pace, _)) = &mut pace {
+            if let Some(pace) = &mut pace {
                 pace.rest();
             }
-            room.get_or_insert_with(|| Room::wanted(engine)).wait(full).await?;
-            // What there is goes to those whose turn it is, not to the quickest.
-            turn = Some(self.turn(Cost(u64::from(slice))).await?);
+            room.get_or_insert_with(|| Room::wanted(engine, self.job.id())).wait(&full).await?;
         }
     }
 

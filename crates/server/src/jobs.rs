@@ -136,6 +136,12 @@ impl Jobs {
         jobs
     }
 
+    /// Those of these jobs that are known.
+    pub(crate) fn some(&self, ids: &[JobId]) -> Vec<Job> {
+        let table = self.shared.lock();
+        ids.iter().filter_map(|id| Some(table.get(id)?.described().job.clone())).collect()
+    }
+
     /// The priority of a job, as far as it is known.
     pub(crate) fn priority(&self, job: JobId) -> u32 {
         self.shared.lock().get(&job).map_or(0, |counts| counts.described().job.priority)

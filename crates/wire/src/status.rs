@@ -64,8 +64,6 @@ pub struct Sample {
     pub label: String,
     /// Bytes written.
     pub written: u64,
-    /// Of these, bytes that went past the buffer.
-    pub direct: u64,
     /// Bytes read.
     pub read: u64,
 }
@@ -169,6 +167,8 @@ pub struct JobStatus {
     pub job: Job,
     /// Bytes written.
     pub written: u64,
+    /// Of these, bytes that went past the buffer.
+    pub direct: u64,
     /// Bytes read.
     pub read: u64,
     /// Requests of every kind.

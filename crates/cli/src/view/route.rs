@@ -40,7 +40,8 @@ impl fmt::Display for Routed {
             self.write_amplification
         )?;
         if *waits > 0 {
-            let (times, time) = (human::counted(*waits, "wait"), human::duration(Duration::from_nanos(*waited)));
+            let (times, time) =
+                (human::counted(*waits, "wait"), human::duration(Duration::from_nanos(*waited)));
             write!(f, "; {times} for room, {time} altogether")?;
         }
         Ok(())
@@ -55,7 +56,12 @@ mod tests {
     fn wear_is_what_was_buffered_of_what_was_written() {
         for (buffered, direct, waits, shown) in [
             (0, 0, 0, "  route     traffic: 0 B buffered, 0 B direct, write amplification 0.00"),
-            (1 << 20, 3 << 20, 0, "  route     traffic: 1 MiB buffered, 3 MiB direct, write amplification 0.25"),
+            (
+                1 << 20,
+                3 << 20,
+                0,
+                "  route     traffic: 1 MiB buffered, 3 MiB direct, write amplification 0.25",
+            ),
             (
                 1 << 20,
                 0,
@@ -65,7 +71,10 @@ mod tests {
         ] {
             let (mode, waited) = ("traffic".to_owned(), 3_000_000_000);
             let status = RouteStatus { mode, pipeline: true, bypass: false, buffered, direct, waits, waited };
-            assert_eq!(Routed::from(status).to_string().replace(".0 MiB", " MiB").replace("3.0 s", "3 s"), shown);
+            assert_eq!(
+                Routed::from(status).to_string().replace(".0 MiB", " MiB").replace("3.0 s", "3 s"),
+                shown
+            );
         }
     }
 }

@@ -229,7 +229,8 @@ impl Status {
         if self.jobs.is_empty() {
             return Ok(());
         }
-        let head = ["job", "user", "group", "nodes", "written", "buffered", "read", "requests", "connections"];
+        let head =
+            ["job", "user", "group", "nodes", "written", "buffered", "read", "requests", "connections"];
         let mut rows = vec![head.map(str::to_owned)];
         rows.extend(self.jobs.iter().map(|job| {
             [

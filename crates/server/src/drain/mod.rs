@@ -14,6 +14,7 @@ mod beside;
 mod board;
 mod failures;
 mod gauge;
+mod line;
 mod places;
 mod report;
 mod room;
@@ -31,6 +32,7 @@ use crate::union::Union;
 use board::Board;
 use forebay_model::{FileId, ServerId};
 use gauge::{Gauge, Valve};
+use line::Line;
 use places::{Places, Terms};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -53,6 +55,7 @@ pub(crate) struct Engine {
     /// Told when there is room again.
     room: Notify,
     rooms: AtomicU64,
+    line: Line,
     /// How often writers waited for room, and for how many nanoseconds.
     waits: AtomicU64,
     waited: AtomicU64,
@@ -93,6 +96,7 @@ impl Engine {
             bell: Condvar::new(),
             room: Notify::new(),
             rooms: AtomicU64::new(0),
+            line: Line::default(),
             waits: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             written: AtomicU64::new(0),

@@ -4,15 +4,17 @@ use crate::counting::Counting;
 use crate::drain::{clean, drain};
 use crate::raw::{Raw, World, name, pattern};
 use forebay_backend::{Backend, Fault, Faulty, Memory, Stripes};
-use forebay_model::{ErrorKind, FileId, Name};
-use forebay_server::{Draining, Mode, Routing};
-use forebay_wire::{At, RenameMode, Reply, Request, Token};
+use forebay_model::{Bytes, ErrorKind, FileId, Name};
+use forebay_server::{Draining, Mode, Pipeline, Routing};
+use forebay_wire::{At, RenameMode, Reply, Request, RouteStatus, Token};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const ROOT: FileId = FileId::ROOT;
 const PIECE: usize = 64 << 10;
+/// Nothing here takes as long.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn path(text: &str) -> Vec<Name> {
     text.split('/').map(name).collect()
@@ -256,4 +258,90 @@ fn nothing_is_written_twice_on_its_way_past_the_buffer() {
     }
     clean(&drain(&mut control, None));
     assert_eq!(bytes.load(Ordering::Relaxed), 19 * PIECE as u64, "holes are not filled with zeros");
+}
+
+fn route(control: &mut Raw) -> RouteStatus {
+    match control.call(Request::Status).expect("the server answers") {
+        Reply::Status(status) => status.route.expect("it has a back end"),
+        other => panic!("asked for the status and got {other:?}"),
+    }
+}
+
+#[test]
+fn without_a_pipeline_what_finds_no_room_goes_past_the_buffer() {
+    let memory = Memory::default();
+    let world = World::before_with(Arc::new(memory.clone()), |config| {
+        config.route = Routing { pipeline: Pipeline::Off, ..Routing::default() };
+        // However slow this machine is, the drain frees nothing to speak of.
+        config.drain.rate = Some(Bytes::kib(4));
+    });
+    let (mut control, mut data) = (world.control(), world.data());
+    let token = control.create(ROOT, "burst", 0o644);
+    const PIECES: u64 = 24;
+    const LARGE: usize = 1 << 20;
+    for number in 0..PIECES {
+        let at = number * LARGE as u64;
+        assert_eq!(data.write(token, At::Offset(at), &pattern(number, LARGE)), Ok(at));
+    }
+    let found = route(&mut control);
+    assert!(found.bypass && !found.pipeline, "{found:?}");
+    assert_eq!(found.buffered + found.direct, PIECES << 20, "{found:?}");
+    assert!((8 << 20..=17 << 20).contains(&found.buffered), "{found:?}");
+    assert_eq!(found.waits, 0, "nobody waits: {found:?}");
+    for number in 0..PIECES {
+        let back = data.read(token, number * LARGE as u64, LARGE as u32).unwrap();
+        assert!(back == pattern(number, LARGE), "piece {number}");
+    }
+}
+
+#[test]
+fn who_waits_for_room_is_counted_and_goes_on_when_there_is_some() {
+    let memory = Memory::default();
+    let fails = Arc::new(AtomicBool::new(true));
+    let flag = fails.clone();
+    let faulty = Faulty::new(memory.clone(), move |call| {
+        (call == "write" && flag.load(Ordering::Relaxed)).then_some(Fault::Before)
+    });
+    let world = World::before_with(Arc::new(faulty), |_| {});
+    let mut control = world.control();
+    let token = control.create(ROOT, "burst", 0o644);
+    const PIECES: u64 = 24;
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut data = world.data();
+            for number in 0..PIECES {
+                let (at, bytes) = (number << 20, pattern(number, 1 << 20));
+                while let Err(error) = data.write(token, At::Offset(at), &bytes) {
+                    assert_eq!(error.kind(), ErrorKind::Busy);
+                }
+            }
+        });
+        let begin = Instant::now();
+        while route(&mut control).waits == 0 {
+            assert!(begin.elapsed() < PATIENCE && !writer.is_finished(), "nobody waits");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        fails.store(false, Ordering::Relaxed);
+        writer.join().expect("all is written");
+    });
+    let found = route(&mut control);
+    assert!(found.waited > 0 && found.direct == 0 && found.buffered == PIECES << 20, "{found:?}");
+    clean(&drain(&mut control, None));
+    let all: Vec<u8> = (0..PIECES).flat_map(|number| pattern(number, 1 << 20)).collect();
+    assert!(memory.bytes(&path("burst")).unwrap() == all);
+}
+
+#[test]
+fn what_each_job_buffered_is_told() {
+    let world = before(Arc::new(Memory::default()), Mode::Direct);
+    let (mut control, mut data) = (world.control(), world.data());
+    let token = control.create(ROOT, "f", 0o644);
+    put(&mut data, token, 0, 1);
+    put(&mut data, token, 1, 2);
+    data.write(token, At::Offset(0), &[1; 1000]).unwrap();
+    let found = route(&mut control);
+    assert_eq!((found.mode.as_str(), found.buffered, found.direct), ("direct", 1000, 2 * PIECE as u64));
+    let Ok(Reply::Status(status)) = control.call(Request::Status) else { panic!("no status") };
+    let jobs: Vec<(u64, u64)> = status.jobs.iter().map(|job| (job.written, job.direct)).collect();
+    assert_eq!(jobs, [(2 * PIECE as u64 + 1000, 2 * PIECE as u64)]);
 }
