@@ -1,11 +1,11 @@
 //! One run: a server before modelled disks, and writers that go through their bursts.
 
 use super::scenario::{Burst, Point, Scenario, Way};
-use crate::bench::lot::Lot;
 use crate::failure::{Failure, Outcome};
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Address, ClientConfig, OpenOptions};
 use forebay_model::{Bytes, Error, ErrorKind};
+use forebay_policy::share::Dice;
 use forebay_server::{Config, Full, Medium, Mode, Pipeline, Routing, Running, Server};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
@@ -107,8 +107,9 @@ fn write(
     stop: &AtomicBool,
 ) -> Outcome<Duration> {
     let path = format!("/burst{number}");
-    let create = OpenOptions::new().write(true).create(true);
-    let files = clients.iter().map(|client| Ok(client.open(&path, create)?)).collect::<Outcome<Vec<File>>>()?;
+    let create = OpenOptions { create: true, ..OpenOptions::WRITE };
+    let files =
+        clients.iter().map(|client| Ok(client.open(&path, create)?)).collect::<Outcome<Vec<File>>>()?;
     let (start, writers) = (Barrier::new(clients.len() + 1), clients.len() as u64);
     std::thread::scope(|scope| {
         let tasks: Vec<_> = files
@@ -118,8 +119,8 @@ fn write(
                 let start = &start;
                 scope.spawn(move || {
                     let seed = scenario.seed ^ (number as u64) << 48 ^ writer << 24;
-                    let mut lot = Lot(seed);
-                    let mut below = |bound: u64| u64::from(lot.below(u32::try_from(bound).unwrap_or(u32::MAX)));
+                    let mut dice = Dice::new(seed);
+                    let mut below = |bound: u64| dice.below(bound);
                     let requests = burst.requests(scenario.request.0, (writer, writers), &mut below);
                     start.wait();
                     one(scenario, file, &requests, &mut below, stop)
@@ -152,7 +153,9 @@ fn one(
             return Ok(());
         }
         if !most.is_zero() {
-            std::thread::sleep(Duration::from_nanos(below(u64::try_from(most.as_nanos()).unwrap_or(u64::MAX))));
+            std::thread::sleep(Duration::from_nanos(below(
+                u64::try_from(most.as_nanos()).unwrap_or(u64::MAX),
+            )));
         }
         file.pwrite(offset, &bytes)?;
     }

@@ -149,7 +149,8 @@ fn word(way: Way) -> &'static str {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.title)?;
-        let head = ["writers", "capacity", "compute", "queue", "way", "throughput", "gain", "buffered", "waited"];
+        let head =
+            ["writers", "capacity", "compute", "queue", "way", "throughput", "gain", "buffered", "waited"];
         let mut rows = vec![head.map(str::to_owned)];
         for run in &self.runs {
             let Point { writers, capacity, compute_ms, queue } = run.point;

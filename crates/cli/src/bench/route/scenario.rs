@@ -151,7 +151,8 @@ impl Scenario {
     fn read(text: &str) -> Result<Scenario> {
         let invalid = |text: String| Error::new(ErrorKind::Invalid, text);
         let scenario: Scenario = toml::from_str(text).map_err(|error| invalid(error.to_string()))?;
-        let all = [scenario.ways.len(), scenario.writers.len(), scenario.capacity.len(), scenario.queue.len()];
+        let all =
+            [scenario.ways.len(), scenario.writers.len(), scenario.capacity.len(), scenario.queue.len()];
         if all.contains(&0) || scenario.compute_ms.is_empty() || scenario.bursts.is_empty() {
             let text = "there is nothing to do: ways, writers, capacity, compute_ms, queue and burst need one each at least";
             return Err(invalid(text.to_owned()));
@@ -210,11 +211,20 @@ impl Scenario {
 
 impl Burst {
     /// The requests of one of so many writers, in its order.
-    pub(super) fn requests(&self, request: u64, (writer, writers): (u64, u64), lot: &mut impl FnMut(u64) -> u64) -> Vec<u64> {
+    pub(super) fn requests(
+        &self,
+        request: u64,
+        (writer, writers): (u64, u64),
+        lot: &mut impl FnMut(u64) -> u64,
+    ) -> Vec<u64> {
         let each = (self.bytes.0 / request / writers).max(1);
         let mut numbers: Vec<u64> = match self.pattern {
-            Pattern::SegmentedContiguous | Pattern::SegmentedRandom => (writer * each..(writer + 1) * each).collect(),
-            Pattern::Strided | Pattern::Noncontiguous => (0..each).map(|number| number * writers + writer).collect(),
+            Pattern::SegmentedContiguous | Pattern::SegmentedRandom => {
+                (writer * each..(writer + 1) * each).collect()
+            }
+            Pattern::Strided | Pattern::Noncontiguous => {
+                (0..each).map(|number| number * writers + writer).collect()
+            }
         };
         if self.pattern == Pattern::SegmentedRandom {
             for place in (1..numbers.len()).rev() {
@@ -236,7 +246,8 @@ mod tests {
     fn a_scenario_is_read_and_varied() {
         let scenario = Scenario::read(TEXT).unwrap();
         assert_eq!(scenario.ways, [Way::Direct, Way::TrafficNoPipeline]);
-        let points: Vec<_> = scenario.points().iter().map(|point| (point.writers, point.capacity, point.queue)).collect();
+        let points: Vec<_> =
+            scenario.points().iter().map(|point| (point.writers, point.capacity, point.queue)).collect();
         assert_eq!(points, [(2, 0, 128), (4, 0, 128), (2, 50, 128), (4, 50, 128)]);
         for (from, to, says) in [
             ("writers = [2, 4]", "writers = [0]", "writers"),
