@@ -12,20 +12,26 @@
 
 mod beside;
 mod board;
+mod court;
 mod failures;
 mod gauge;
 mod line;
+mod permits;
 mod places;
 mod report;
 mod room;
+mod rounds;
 mod scout;
 mod settings;
+mod shared;
+mod talk;
 mod ticket;
 mod trigger;
 mod work;
 
 pub(crate) use room::Room;
 pub use settings::{Draining, Hours, Verify};
+pub(crate) use talk::converse;
 
 use crate::service::Service;
 use crate::union::Union;
@@ -33,12 +39,13 @@ use board::Board;
 use forebay_model::{FileId, ServerId};
 use gauge::{Gauge, Valve};
 use line::Line;
+use permits::Permits;
 use places::{Places, Terms};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 /// Fewest and most workers.
 const WORKERS: std::ops::RangeInclusive<usize> = 2..=16;
@@ -52,6 +59,8 @@ pub(crate) struct Engine {
     board: Mutex<Board>,
     /// Rung when there is something to do.
     bell: Condvar,
+    /// Told when there is something to say to other servers.
+    talk: Notify,
     /// Told when there is room again.
     room: Notify,
     rooms: AtomicU64,
@@ -67,6 +76,8 @@ pub(crate) struct Engine {
     losses: Mutex<BTreeSet<String>>,
     notes: Mutex<Notes>,
     walks: Mutex<Vec<(u64, scout::Walk)>>,
+    permits: Permits,
+    parts: shared::Parts,
 }
 
 /// What was made or changed here, and may have to be made or changed behind.
@@ -78,11 +89,11 @@ struct Notes {
 }
 
 impl Engine {
-    pub(crate) fn new(settings: Draining, server: ServerId, union: &Union) -> Engine {
+    pub(crate) fn new(settings: Draining, server: ServerId, servers: Vec<ServerId>, union: &Union) -> Engine {
         let (targets, now) = (union.ask(|backend| backend.targets()), Instant::now());
         let count = u32::try_from(targets.len()).unwrap_or(u32::MAX);
         let Draining { alpha, choice, quantum, .. } = settings;
-        let places = Places::new(Terms { server, alpha, targets: count, choice, quantum });
+        let places = Places::new(Terms { server, servers, alpha, targets: count, choice, quantum });
         let gauges = targets.iter().map(|_| Gauge::new(now)).collect();
         let mut board = Board::new(settings.order, settings.write, places, gauges);
         board.valve = settings.rate.map(|rate| Valve::new(rate.0, now));
@@ -94,6 +105,7 @@ impl Engine {
             targets,
             board: Mutex::new(board),
             bell: Condvar::new(),
+            talk: Notify::new(),
             room: Notify::new(),
             rooms: AtomicU64::new(0),
             line: Line::default(),
@@ -105,6 +117,8 @@ impl Engine {
             losses: Mutex::default(),
             notes: Mutex::new(notes),
             walks: Mutex::default(),
+            permits: Permits::default(),
+            parts: shared::Parts::default(),
         }
     }
 
@@ -122,15 +136,21 @@ impl Engine {
         }
     }
 
-    /// Begins to drain: the threads end when the server does.
-    pub(crate) fn start(service: &Arc<Service>) {
+    /// Begins to drain: the threads end when the server does, and let go of what says that something is alive.
+    pub(crate) fn start(service: &Arc<Service>, alive: &mpsc::Sender<()>) {
         let Some(engine) = &service.drain else { return };
         let places = engine.targets.len().saturating_mul(engine.settings.alpha as usize);
         for _ in 0..places.clamp(*WORKERS.start(), *WORKERS.end()) {
-            let service = service.clone();
-            tokio::task::spawn_blocking(move || work::work(&service));
+            let (service, alive) = (service.clone(), alive.clone());
+            tokio::task::spawn_blocking(move || {
+                work::work(&service);
+                drop(alive);
+            });
         }
-        let service = service.clone();
-        tokio::task::spawn_blocking(move || scout::scout(&service));
+        let (service, alive) = (service.clone(), alive.clone());
+        tokio::task::spawn_blocking(move || {
+            scout::scout(&service);
+            drop(alive);
+        });
     }
 }
