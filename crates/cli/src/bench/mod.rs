@@ -32,6 +32,7 @@ pub(crate) use glimpse::Glimpse;
 pub(crate) use io::{Far, Places, Steps};
 use measure::measure;
 use report::{Report, Reports};
+pub(crate) use route::two_jobs;
 use run::{Record, Run};
 use scenario::Scenario;
 use std::path::{Path, PathBuf};

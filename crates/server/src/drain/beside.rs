@@ -43,3 +43,45 @@ impl Engine {
         self.bell.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::board::{Board, COURTESY};
+    use super::super::gauge::Gauge;
+    use super::super::places::{Places, Terms};
+    use super::*;
+    use forebay_model::{Bytes, JobId, ServerId, Span, Stamp, Uid};
+    use forebay_policy::Tick;
+    use forebay_policy::arbiter::Choice;
+    use forebay_policy::drain::{Layout, Order};
+    use forebay_store::Dirty;
+
+    fn board(alpha: u32, now: Instant) -> Board {
+        let servers = vec![ServerId(0)];
+        let terms =
+            Terms { server: servers[0], servers, alpha, targets: 2, choice: Choice::Sjf, quantum: None };
+        Board::new(Order::Offset, Bytes::mib(1), Places::new(terms), vec![Gauge::new(now); 2])
+    }
+
+    #[test]
+    fn writers_past_the_buffer_and_the_drain_share_the_places_of_a_target() {
+        let now = Instant::now();
+        let (one, other) = (TargetId(0), TargetId(1));
+        let mut board = board(2, now);
+        assert!(board.enter(one, now) && board.enter(one, now), "nobody else is there");
+        assert!(!board.enter(one, now) && board.enter(other, now));
+        board.leave(one, 10);
+        assert_eq!((board.gauges[0].writers, board.gauges[0].written), (1, 10));
+        // From now on the drain has something to write there.
+        let dirty = [Dirty { span: Span::new(0, 10), stamp: Stamp(1), job: JobId(1), uid: Uid(0) }];
+        let about = (FileId(7), "/f".to_owned(), Uid(0));
+        board.enqueue(Tick(0), about, &Layout::whole(one), &dirty, 1);
+        assert!(board.enter(one, now), "the last place is free");
+        board.leave(one, 0);
+        assert!(!board.enter(one, now), "now it is the drain's turn");
+        assert!(board.enter(one, now + COURTESY), "which it does not take for ever");
+        board.leave(one, 0);
+        board.leave(one, 0);
+        assert!(board.enter(one, now), "the first place is nobody's turn");
+    }
+}

@@ -16,7 +16,7 @@ const AHEAD: u64 = 64 << 20;
 /// Where orders that do not look at jobs keep everything.
 const ALL: JobId = JobId(0);
 /// A writer past the buffer leaves the next place to the drain for so long.
-const COURTESY: Duration = Duration::from_millis(50);
+pub(super) const COURTESY: Duration = Duration::from_millis(50);
 
 /// Where a file stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -312,7 +312,7 @@ impl Engine {
 
     /// Everything of a file is out: it gets its length, owner, mode and time, and is let go of.
     fn conclude(&self, service: &Arc<Service>, union: &Union, file: FileId) {
-        if service.ways.is_written(file) && !self.board().is_wanted(file) {
+        if service.is_written_past(file) && !self.board().is_wanted(file) {
             // Whoever writes it past the buffer would meet bytes behind in all its holes; it is done when he is.
             return self.tell(|board| board.finished(file));
         }

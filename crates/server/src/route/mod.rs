@@ -42,8 +42,9 @@ const ROOM: usize = 64 << 10;
 const MOST_OPEN: usize = 1024;
 /// Most files of which it is remembered that they were synced.
 const MOST_SYNCED: usize = 1 << 16;
-/// A file that nobody has written past the buffer for so long is done.
+/// A file that nobody has written past the buffer for so long is done; one that is open, for longer.
 const IDLE: Duration = Duration::from_secs(1);
+const IDLE_AND_OPEN: Duration = Duration::from_secs(30);
 /// Without a pipeline a burst is over when nothing came for so many nanoseconds.
 const LULL: u64 = 300_000_000;
 /// After a failure behind everything is buffered for so long.
@@ -166,11 +167,6 @@ impl Ways {
         *lock(&self.resting) = Some(Instant::now() + REST);
     }
 
-    /// Whether somebody is writing a file past the buffer.
-    pub(crate) fn is_written(&self, file: FileId) -> bool {
-        self.lanes.opened(file).is_some_and(|opened| lock(&opened.used).elapsed() < IDLE)
-    }
-
     /// Sees that everything of a file that went past the buffer is on its device. Once that has failed it stays so.
     pub(crate) fn sync(&self, file: FileId) -> Result<()> {
         if self.lanes.is_broken(file) {
@@ -266,10 +262,20 @@ impl Service {
     pub(crate) fn sweep_ways(&self) {
         let Some(engine) = &self.drain else { return };
         for (file, opened) in self.ways.lanes.all_open() {
-            if lock(&opened.used).elapsed() >= IDLE {
+            if !self.is_in_use(file, &opened) {
                 engine.finish_later(file);
             }
         }
+    }
+
+    /// Whether somebody is writing a file past the buffer.
+    pub(crate) fn is_written_past(&self, file: FileId) -> bool {
+        self.ways.lanes.opened(file).is_some_and(|opened| self.is_in_use(file, &opened))
+    }
+
+    fn is_in_use(&self, file: FileId, opened: &Opened) -> bool {
+        let limit = if self.opens.is_held(file) { IDLE_AND_OPEN } else { IDLE };
+        lock(&opened.used).elapsed() < limit
     }
 }
 

@@ -345,3 +345,21 @@ fn what_each_job_buffered_is_told() {
     let jobs: Vec<(u64, u64)> = status.jobs.iter().map(|job| (job.written, job.direct)).collect();
     assert_eq!(jobs, [(2 * PIECE as u64 + 1000, 2 * PIECE as u64)]);
 }
+
+#[test]
+fn writes_of_nothing_and_beyond_all_files_are_the_same_on_every_way() {
+    for mode in [Mode::Buffer, Mode::Traffic, Mode::Overflow, Mode::Direct] {
+        let world = before(Arc::new(Memory::default()), mode);
+        let (mut control, mut data) = (world.control(), world.data());
+        let token = control.create(ROOT, "f", 0o644);
+        let last = i64::MAX as u64;
+        assert_eq!(data.write(token, At::Offset(last), b""), Ok(last), "{mode:?}");
+        for offset in [last, u64::MAX - 1, u64::MAX] {
+            let refused = data.write(token, At::Offset(offset), b"xy").unwrap_err().kind();
+            assert_eq!(refused, ErrorKind::TooLarge, "{mode:?} {offset}");
+        }
+        assert_eq!(control.walk("f").unwrap().size, 0, "{mode:?}");
+        put(&mut data, token, 0, 1);
+        assert!(data.read(token, 0, 1 << 20).unwrap() == pattern(1, PIECE), "{mode:?}");
+    }
+}

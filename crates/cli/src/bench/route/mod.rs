@@ -4,11 +4,13 @@
 //! scenario   what a file says: disks, a network, patterns, and what is varied
 //! play       one run: a server, writers, bursts
 //! report     a table, JSON, a picture
+//! two        two jobs, for the demo
 //! ```
 
 mod play;
 mod report;
 mod scenario;
+mod two;
 
 use crate::failure::{Failure, Outcome};
 use crate::{output, signals};
@@ -18,6 +20,7 @@ use scenario::Scenario;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+pub(crate) use two::two_jobs;
 
 #[derive(Args)]
 pub(crate) struct Route {

@@ -4,9 +4,10 @@ use super::scenario::{Burst, Point, Scenario, Way};
 use crate::failure::{Failure, Outcome};
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Address, ClientConfig, OpenOptions};
-use forebay_model::{Bytes, Error, ErrorKind};
+use forebay_model::{Bytes, Error, ErrorKind, Job};
 use forebay_policy::share::Dice;
 use forebay_server::{Config, Full, Medium, Mode, Pipeline, Routing, Running, Server};
+use forebay_wire::Status;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,13 +31,13 @@ pub(super) struct Ran {
 }
 
 /// A server and what is behind it. Dropping it removes both.
-struct Ground {
+pub(super) struct Ground {
     server: Running,
     _dir: TempDir,
 }
 
 impl Ground {
-    fn new(scenario: &Scenario, point: Point, way: Way) -> Outcome<Ground> {
+    pub(super) fn new(scenario: &Scenario, point: Point, way: Way) -> Outcome<Ground> {
         let memory = PathBuf::from("/dev/shm");
         let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
         let dir = tempfile::Builder::new().prefix("forebay-bench-").tempdir_in(&above);
@@ -45,8 +46,15 @@ impl Ground {
         Ok(Ground { server, _dir: dir })
     }
 
-    fn client(&self) -> Outcome<Client> {
-        Ok(Client::connect(ClientConfig::new(Address::Unix(self.server.addresses().unix.clone())))?)
+    pub(super) fn client(&self, job: &Job) -> Outcome<Client> {
+        let config = ClientConfig::new(Address::Unix(self.server.addresses().unix.clone()));
+        Ok(Client::connect(ClientConfig { job: job.clone(), ..config })?)
+    }
+
+    pub(super) fn status(&self, client: &Client) -> Outcome<Status> {
+        let status = client.statuses()?.into_iter().next();
+        let (_, status) = status.ok_or_else(|| Failure::Failed("the server does not answer".to_owned()))?;
+        Ok(status?)
     }
 }
 
@@ -83,7 +91,9 @@ fn config(scenario: &Scenario, point: Point, way: Way, dir: &Path) -> Outcome<Co
 
 pub(super) fn run(scenario: &Scenario, point: Point, way: Way, stop: &AtomicBool) -> Outcome<Ran> {
     let ground = Ground::new(scenario, point, way)?;
-    let clients = (0..point.writers).map(|_| ground.client()).collect::<Outcome<Vec<Client>>>()?;
+    let (label, user, group) = ("bench".to_owned(), "bench".to_owned(), "bench".to_owned());
+    let job = Job { label, user, group, nodes: 1, priority: 1 };
+    let clients = (0..point.writers).map(|_| ground.client(&job)).collect::<Outcome<Vec<Client>>>()?;
     let mut seconds = 0.0;
     for (number, burst) in scenario.bursts.iter().enumerate() {
         if number > 0 {
@@ -91,15 +101,16 @@ pub(super) fn run(scenario: &Scenario, point: Point, way: Way, stop: &AtomicBool
         }
         seconds += write(scenario, burst, &clients, number, stop)?.as_secs_f64();
     }
-    let status = clients[0].statuses()?.into_iter().next();
-    let (_, status) = status.ok_or_else(|| Failure::Failed("the server does not answer".to_owned()))?;
-    let route = status?.route.ok_or_else(|| Failure::Failed("the server has no back end".to_owned()))?;
+    let route = ground
+        .status(&clients[0])?
+        .route
+        .ok_or_else(|| Failure::Failed("the server has no back end".to_owned()))?;
     let waited = route.waited as f64 / 1e9;
     Ok(Ran { seconds, buffered: route.buffered, direct: route.direct, waited })
 }
 
 /// All writers write a burst; how long that took.
-fn write(
+pub(super) fn write(
     scenario: &Scenario,
     burst: &Burst,
     clients: &[Client],
