@@ -37,6 +37,7 @@ mod pace;
 mod peer;
 mod people;
 mod route;
+mod rows;
 mod run;
 mod service;
 mod session;

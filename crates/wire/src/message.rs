@@ -367,6 +367,11 @@ pub enum Request {
         /// At least so many bytes, where that is possible.
         least: u32,
     },
+    /// The next number of a row that all processes of one user share who name it: 0, 1, 2, … until the server starts anew.
+    Number {
+        /// Which row.
+        row: u64,
+    },
 }
 
 /// What can be answered.
@@ -464,6 +469,8 @@ pub enum Reply {
     Ring(Box<RingGrant>),
     /// A slab.
     Slab(Box<SlabGrant>),
+    /// A number.
+    Number(u64),
 }
 
 /// An entry of a directory.

@@ -1,10 +1,11 @@
 //! What is to be written, what is being written, and what comes next.
 
+use super::few::Few;
 use super::layout::{Layout, TargetId};
 use super::stack::{Changed, Layer, Level, Piece, Ranges};
 use forebay_model::{Bytes, FileId, Span, Stamp};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// In which order things leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -81,12 +82,12 @@ pub struct Drain {
     order: Order,
     largest: u64,
     index: Level<TargetId, Level<FileId, Ranges>>,
-    layouts: BTreeMap<FileId, Layout>,
+    layouts: Few<FileId, Layout>,
     /// All pieces in order, where the order is not that of the index.
     sequence: BTreeSet<Place>,
     /// The target that is being emptied.
     current: Option<TargetId>,
-    flying: BTreeMap<BatchId, Flight>,
+    flying: Few<BatchId, Flight>,
     arrivals: u64,
     batches: u64,
 }
@@ -100,10 +101,10 @@ impl Drain {
             order,
             largest: largest.0,
             index: Level::default(),
-            layouts: BTreeMap::new(),
+            layouts: Few::default(),
             sequence: BTreeSet::new(),
             current: None,
-            flying: BTreeMap::new(),
+            flying: Few::default(),
             arrivals: 0,
             batches: 0,
         }
@@ -113,9 +114,10 @@ impl Drain {
     pub fn insert(&mut self, file: FileId, layout: &Layout, span: Span, stamp: Stamp) {
         self.arrivals += 1;
         let arrival = self.arrivals;
-        let layout = self.layouts.entry(file).or_insert_with(|| layout.clone()).clone();
+        let layout = self.layouts.or_insert_with(file, || layout.clone());
         for (target, span) in layout.cut(span) {
-            self.put(target, file, Piece { span, stamp, arrival });
+            let mut tell = |changed: Changed| note(&mut self.sequence, self.order, target, file, changed);
+            self.index.insert((target, (file, ())), Piece { span, stamp, arrival }, &mut tell);
         }
     }
 
@@ -148,7 +150,7 @@ impl Drain {
     /// Whether anything of a file waits or is under way.
     #[must_use]
     pub fn knows(&self, file: FileId) -> bool {
-        self.layouts.contains_key(&file)
+        self.layouts.contains(file)
     }
 
     /// Whether nothing waits and nothing is under way.
@@ -187,14 +189,14 @@ impl Drain {
 
     /// A write has ended well: what of it still counts. `None` if nobody knows of it.
     pub fn done(&mut self, id: BatchId) -> Option<Batch> {
-        let batch = self.flying.remove(&id)?.batch;
+        let batch = self.flying.remove(id)?.batch;
         self.forget_if_done(batch.file);
         Some(batch)
     }
 
     /// A write has failed: what of it still counts is to be written again.
     pub fn failed(&mut self, id: BatchId) {
-        if let Some(Flight { batch, .. }) = self.flying.remove(&id) {
+        if let Some(Flight { batch, .. }) = self.flying.remove(id) {
             batch.pieces.into_iter().for_each(|piece| self.put(batch.target, batch.file, piece));
             self.forget_if_done(batch.file);
         }
@@ -205,7 +207,7 @@ impl Drain {
         if self.targets_of(file).next().is_none()
             && !self.flying.values().any(|flight| flight.batch.file == file)
         {
-            self.layouts.remove(&file);
+            self.layouts.remove(file);
         }
     }
 
@@ -217,7 +219,7 @@ impl Drain {
 
     /// The targets that wait for bytes of a file; only those of its layout can.
     fn targets_of(&self, file: FileId) -> impl Iterator<Item = TargetId> + '_ {
-        let targets = self.layouts.get(&file).map_or(&[][..], Layout::targets);
+        let targets = self.layouts.get(file).map_or(&[][..], Layout::targets);
         let waits = move |target| self.index.get(target).is_some_and(|files| files.get(file).is_some());
         targets.iter().copied().filter(move |&target| waits(target))
     }
@@ -248,7 +250,7 @@ impl Drain {
     /// The pieces from an offset on that can go together; none if the first is still being written.
     fn batch_from(&self, target: TargetId, file: FileId, start: u64) -> Option<Batch> {
         let ranges = self.index.get(target)?.get(file)?;
-        let stripe = self.layouts.get(&file)?.cut(Span::from(start)).next()?.1;
+        let stripe = self.layouts.get(file)?.cut(Span::from(start)).next()?.1;
         let most = stripe.end.min(start.saturating_add(self.largest));
         let (mut pieces, mut at) = (Vec::new(), start);
         for piece in ranges.from(start).take_while(|piece| piece.span.start < most) {

@@ -55,6 +55,7 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
         | Request::Status
         | Request::Shutdown
         | Request::GetPolicy
+        | Request::Number { .. }
         | Request::Exchange(_)
         | Request::Drain(DrainCall::Look { .. })
         | Request::Abandon { .. } => Class::Urgent,
@@ -133,6 +134,7 @@ impl Service {
                 let (samples, next) = self.history.from(cursor)?;
                 Ok(Reply::History { samples, next })
             }
+            Request::Number { row } => Ok(Reply::Number(self.rows.next(caller.who.uid, row))),
             Request::GetPolicy => Ok(Reply::Sharing(Box::new(self.sharing()))),
             Request::Exchange(ref told) => self.hear(caller, told.clone()),
             Request::Abandon { connection } => {

@@ -149,6 +149,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Losses,
         Request::Ring { token, own: Some(3) },
         Request::Slab { ring: 3, keep: u32::MAX, least: 1 << 20 },
+        Request::Number { row: u64::MAX },
     ]
     .into_iter()
     .chain(peer_requests().into_iter().map(|request| Request::Peer(Box::new(request))))
@@ -182,7 +183,9 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
             of: vec![
                 Remain::Inode(file),
                 Remain::Bytes { file, layout: Layout::whole(ServerId(2), 1 << 20), below: u64::MAX },
-                Remain::Name { dir: FileId::ROOT, file },
+                Remain::Name { dir: FileId::ROOT, file, like: Some(name("x")) },
+                Remain::Times { dir: None, file },
+                Remain::Names(3),
             ],
         },
     ]
@@ -208,8 +211,10 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
         PeerReply::Behind { place: Some(Place { path: vec![name("a")], serial: 5 }) },
         PeerReply::Remains(vec![
             Remains::All,
-            Remains::Not(Lost::Bytes { count: 7, open: true }),
+            Remains::NoInode,
+            Remains::NotBytes { count: 7, open: true },
             Remains::Name(Some(name("x"))),
+            Remains::Times(Some(2)),
         ]),
     ]
 }
@@ -355,14 +360,22 @@ pub(crate) fn replies() -> Vec<Reply> {
             layout: Some(Layout::whole(ServerId(3), 4096)),
         },
         Reply::Losses(Losses {
-            list: vec![Loss {
-                server: ServerId(2),
-                what: Lost::Inode,
+            list: [
+                Lost::Inode(FileKind::Symlink),
+                Lost::Bytes { count: 7, open: true },
+                Lost::Name { kind: FileKind::File, names: 2, size: 1 << 40 },
+                Lost::Rest { bytes: 4096 },
+                Lost::Directory { names: 3 },
+            ]
+            .map(|what| Loss {
+                server: Some(ServerId(2)),
+                what,
                 file: FileId(9),
-                dir: FileId::ROOT,
+                dir: Some(FileId::ROOT),
+                above: Some(b"/a".to_vec()),
                 name: Some(name("x")),
-                path: Some(b"/x".to_vec()),
-            }],
+            })
+            .to_vec(),
             more: 1,
         }),
         Reply::Ring(Box::new(RingGrant {
@@ -382,6 +395,7 @@ pub(crate) fn replies() -> Vec<Reply> {
             records: 128,
             epoch: 5,
         })),
+        Reply::Number(1 << 40),
     ]
     .into_iter()
     .chain(peer_replies().into_iter().map(|reply| Reply::Peer(Box::new(reply))))
