@@ -43,6 +43,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Ring { .. }
         | Request::Slab { .. }
         | Request::Number { .. }
+        | Request::Map { .. }
         | Request::Read { .. } => true,
         Request::Create { if_exists, .. } => *if_exists != IfExists::Refuse,
         Request::SetXattr { mode, .. } => *mode == XattrMode::Any,

@@ -142,7 +142,7 @@ fn killed_writers(plan: Plan) {
             fleet.host(server).kill();
             fleet.host(server).start();
         }
-        let end: u64 = told.take(60).last().unwrap().unwrap().parse().unwrap();
+        let end: u64 = told.take(60).last().unwrap().unwrap().trim_start().parse().unwrap();
         writer.kill().unwrap();
         writer.wait().unwrap();
         let look = || {

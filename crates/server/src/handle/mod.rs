@@ -62,7 +62,7 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
         Request::SetPolicy { .. } | Request::ReplaceServer { .. } | Request::Losses => Class::Errand,
         Request::Peer(_) => Class::Peer,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
-        Request::Ring { .. } | Request::Slab { .. } => Class::Memory,
+        Request::Ring { .. } | Request::Slab { .. } | Request::Map { .. } => Class::Memory,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
         _ if behind => Class::Behind,
         _ => Class::Usual,
@@ -151,6 +151,7 @@ impl Service {
             | Request::Losses
             | Request::Ring { .. }
             | Request::Slab { .. }
+            | Request::Map { .. }
             | Request::Peer(_) => {
                 Err(Error::new(ErrorKind::Protocol, "this travels on control connections").into())
             }

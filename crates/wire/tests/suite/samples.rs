@@ -6,10 +6,10 @@ use forebay_model::{
 };
 use forebay_wire::{
     Answer, At, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry, Exchange, Failing,
-    FrameKind, Greeting, Held, Hello, IfExists, JobState, JobStatus, Known, Loss, Losses, Lost, Meeting, Met,
-    PeerReply, PeerRequest, PeerStatus, Place, Proof, RecoverySummary, RegionCounts, Remain, Remains,
-    RenameMode, Reply, Request, RingGrant, Roster, RouteStatus, Sample, Sharing, SlabGrant, Standing, Status,
-    TargetStatus, Token, VERSION, Vouched, Welcome, XattrMode, frame,
+    FrameKind, Greeting, Held, Hello, IfExists, JobState, JobStatus, Known, Loss, Losses, Lost, MapAt,
+    MapGrant, MapPiece, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Place, Proof, RecoverySummary,
+    RegionCounts, Remain, Remains, RenameMode, Reply, Request, RingGrant, Roster, RouteStatus, Sample,
+    Sharing, SlabGrant, Standing, Status, TargetStatus, Token, VERSION, Vouched, Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -147,9 +147,10 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::SetLayout { dir, striping: Some(Striping { width: 4, stripe: 1 << 20 }) },
         Request::ReplaceServer { server: ServerId(2) },
         Request::Losses,
-        Request::Ring { token, own: Some(3) },
+        Request::Ring { token, own: Some(3), write: true },
         Request::Slab { ring: 3, keep: u32::MAX, least: 1 << 20 },
         Request::Number { row: u64::MAX },
+        Request::Map { token, ring: 3, from: 1 << 40 },
     ]
     .into_iter()
     .chain(peer_requests().into_iter().map(|request| Request::Peer(Box::new(request))))
@@ -396,6 +397,19 @@ pub(crate) fn replies() -> Vec<Reply> {
             epoch: 5,
         })),
         Reply::Number(1 << 40),
+        Reply::Map(Box::new(MapGrant {
+            lease: 7,
+            size: 1 << 33,
+            start: 4096,
+            pieces: vec![
+                MapPiece { len: 4096, at: MapAt::Region { file: 0, position: 65536 } },
+                MapPiece { len: 1 << 32, at: MapAt::Zeros },
+                MapPiece { len: 1, at: MapAt::Ask },
+            ],
+            dir: b"/s".to_vec(),
+            names: vec![b"r00001.data".to_vec()],
+            region: 4 << 20,
+        })),
     ]
     .into_iter()
     .chain(peer_replies().into_iter().map(|reply| Reply::Peer(Box::new(reply))))
