@@ -35,7 +35,7 @@ impl FromStr for Spec {
         for word in words {
             let wrong = |why: &str| {
                 let text = format!(
-                    "\"{word}\" of a modelled back end {why}: write slower=N, faults=N or shared=DIR"
+                    "\"{word}\" of a modelled back end {why}: write slower=N, queue=N, faults=N or shared=DIR"
                 );
                 Error::new(ErrorKind::Invalid, text)
             };
@@ -48,6 +48,10 @@ impl FromStr for Spec {
                 "faults" => {
                     let every = value.parse::<u64>().ok().filter(|&every| every > 0);
                     spec.faults = Some(every.ok_or_else(|| wrong("has no number from 1 on"))?);
+                }
+                "queue" => {
+                    let queue = value.parse::<usize>().ok().filter(|queue| (1..=4096).contains(queue));
+                    spec.device.queue = queue.ok_or_else(|| wrong("has no number from 1 to 4096"))?;
                 }
                 "shared" if !value.is_empty() => spec.shared = Some(PathBuf::from(value)),
                 _ => return Err(wrong("is not known")),

@@ -5,6 +5,7 @@
 //! scenario   what a file says
 //! stage      servers in a temporary directory
 //! run        jobs come and go, and what they are served is noted every 100 ms
+//! route      what it is worth to buffer only what disks do not like
 //! glimpse    what goes on just now
 //! measure    what the notes mean: shares, variation, time to fairness
 //! report     a table, JSON, a picture
@@ -16,6 +17,7 @@ mod io;
 mod measure;
 mod place;
 mod report;
+mod route;
 mod run;
 mod scenario;
 mod stage;
@@ -30,6 +32,7 @@ pub(crate) use glimpse::Glimpse;
 pub(crate) use io::{Far, Places, Steps};
 use measure::measure;
 use report::{Report, Reports};
+pub(crate) use route::two_jobs;
 use run::{Record, Run};
 use scenario::Scenario;
 use std::path::{Path, PathBuf};
@@ -65,6 +68,8 @@ pub(crate) enum Bench {
     Io(io::Io),
     /// Compare placements of files over targets in a model of routers, servers and targets that are shared
     Place(place::Place),
+    /// Compare what to buffer and what to send on, with real servers before modelled disks
+    Route(route::Route),
 }
 
 #[derive(Args)]
@@ -86,6 +91,7 @@ impl Bench {
             Bench::Share(share) => share.run(),
             Bench::Io(io) => io.run(),
             Bench::Place(place) => place.run(),
+            Bench::Route(route) => route.run(),
         }
     }
 }

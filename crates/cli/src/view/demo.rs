@@ -45,6 +45,30 @@ pub(crate) struct SharedReport {
     pub(crate) due: f64,
 }
 
+/// A job that wrote before a disk, and what became of what it wrote.
+#[derive(Serialize)]
+pub(crate) struct RoutedReport {
+    pub(crate) label: &'static str,
+    pub(crate) written: u64,
+    pub(crate) buffered: u64,
+    /// What went past the buffer.
+    pub(crate) direct: u64,
+}
+
+impl fmt::Display for RoutedReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RoutedReport { label, written, buffered, direct } = self;
+        let part = |bytes: &u64| human::percent(*bytes, *written);
+        write!(
+            f,
+            "{label}: {} written, {} buffered, {} direct",
+            human::size(*written),
+            part(buffered),
+            part(direct)
+        )
+    }
+}
+
 /// The whole demo.
 #[derive(Serialize)]
 pub(crate) struct DemoReport {
@@ -56,6 +80,8 @@ pub(crate) struct DemoReport {
     pub(crate) crash: Option<Crash>,
     /// Two jobs that shared a modelled device by policy.
     pub(crate) sharing: Vec<SharedReport>,
+    /// A sequential and a random job before a modelled disk.
+    pub(crate) routing: Vec<RoutedReport>,
 }
 
 impl DemoReport {
@@ -142,6 +168,9 @@ impl fmt::Display for DemoReport {
                 job.share * 100.0,
                 job.due * 100.0
             )?;
+        }
+        for job in &self.routing {
+            writeln!(f, "  routing    {job}")?;
         }
         match self.verdict() {
             Ok(()) => write!(

@@ -24,6 +24,9 @@ fn every_byte_survives_and_nothing_is_left_behind() {
     }
     let (large, small) = (&report["sharing"][0], &report["sharing"][1]);
     assert!(large["share"].as_f64() > small["share"].as_f64(), "{large} {small}");
+    let (ordered, random) = (&report["routing"][0], &report["routing"][1]);
+    assert_eq!((&ordered["direct"], &ordered["buffered"]), (&(32 << 20).into(), &0.into()), "{ordered}");
+    assert!(random["buffered"].as_u64() >= Some(16 << 20), "{random}");
     let crash = &report["crash"];
     assert!(crash["recovery"]["records"].as_u64().unwrap() > 0, "{crash}");
     assert_eq!(crash["recovery"]["clean"], false);

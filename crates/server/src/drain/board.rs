@@ -9,12 +9,14 @@ use forebay_policy::Tick;
 use forebay_policy::drain::{Batch, BatchId, Drain, Layout, Order, Pick, TargetId};
 use forebay_store::Dirty;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// As much waits in the index before more files are prepared, at least.
 const AHEAD: u64 = 64 << 20;
 /// Where orders that do not look at jobs keep everything.
 const ALL: JobId = JobId(0);
+/// A writer past the buffer leaves the next place to the drain for so long.
+pub(super) const COURTESY: Duration = Duration::from_millis(50);
 
 /// Where a file stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -273,8 +275,43 @@ impl Board {
     fn begin(&mut self, queue: JobId, id: BatchId, batch: Batch) -> Assignment {
         if let Some(gauge) = self.gauge(batch.target) {
             gauge.writers += 1;
+            gauge.passed = None;
         }
         Assignment { queue, id, batch }
+    }
+
+    /// Most writers at a target at once.
+    pub(super) fn streams(&self) -> u32 {
+        self.places.streams()
+    }
+
+    /// Gives a writer past the buffer a place at a target, if there is one. The last place goes to it and to the drain
+    /// in turn.
+    pub(super) fn enter(&mut self, target: TargetId, now: Instant) -> bool {
+        let (streams, waits) = (self.streams(), self.queued_at(target) > 0);
+        let Some(gauge) = self.gauge(target) else { return true };
+        let turn = gauge.passed.filter(|since| waits && now.duration_since(*since) < COURTESY);
+        if gauge.writers >= streams || (turn.is_some() && gauge.writers + 1 >= streams) {
+            return false;
+        }
+        gauge.writers += 1;
+        if waits && gauge.writers >= streams {
+            gauge.passed = Some(now);
+        }
+        true
+    }
+
+    /// A writer past the buffer has left a target, where it wrote so much.
+    pub(super) fn leave(&mut self, target: TargetId, bytes: u64) {
+        if let Some(gauge) = self.gauge(target) {
+            gauge.writers = gauge.writers.saturating_sub(1);
+            gauge.written += bytes;
+        }
+    }
+
+    /// Whether somebody waits for a file to be behind.
+    pub(super) fn is_wanted(&self, file: FileId) -> bool {
+        self.tickets.values().any(|ticket| ticket.pending.contains(&file))
     }
 
     /// A worker has left a target, where it wrote so much.

@@ -10,10 +10,12 @@
 //!
 //! **Deliberately absent**: the order and whose turn it is (`forebay_policy`); knowledge of files behind (`union`).
 
+mod beside;
 mod board;
 mod court;
 mod failures;
 mod gauge;
+mod line;
 mod permits;
 mod places;
 mod report;
@@ -36,6 +38,7 @@ use crate::union::Union;
 use board::Board;
 use forebay_model::{FileId, ServerId};
 use gauge::{Gauge, Valve};
+use line::Line;
 use permits::Permits;
 use places::{Places, Terms};
 use std::collections::{BTreeSet, HashSet};
@@ -61,6 +64,10 @@ pub(crate) struct Engine {
     /// Told when there is room again.
     room: Notify,
     rooms: AtomicU64,
+    line: Line,
+    /// How often writers waited for room, and for how many nanoseconds.
+    waits: AtomicU64,
+    waited: AtomicU64,
     written: AtomicU64,
     freed: AtomicU64,
     /// Whether this is the last drain of this buffer.
@@ -101,6 +108,9 @@ impl Engine {
             talk: Notify::new(),
             room: Notify::new(),
             rooms: AtomicU64::new(0),
+            line: Line::default(),
+            waits: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
             written: AtomicU64::new(0),
             freed: AtomicU64::new(0),
             last: AtomicBool::new(false),

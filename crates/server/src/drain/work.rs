@@ -219,6 +219,9 @@ impl Engine {
             let Some(pen) = service.pen(union, file)? else { return Ok(None) };
             hand.take(union, (file, queue), pen, None)?;
         }
+        // What somebody writes there already, or is about to cut off, leaves later if it is still here then.
+        let Some(flight) = service.ways.lanes.reserve(file, span, None) else { return Ok(Some(0)) };
+        let Some(_aloft) = flight.rise() else { return Ok(Some(0)) };
         let picked = match service.store.data().pick(file, span) {
             Ok(picked) => picked,
             Err(error) if error.kind() == ErrorKind::Stale => return Ok(None),
@@ -309,6 +312,10 @@ impl Engine {
 
     /// Everything of a file is out: it gets its length, owner, mode and time, and is let go of.
     fn conclude(&self, service: &Arc<Service>, union: &Union, file: FileId) {
+        if service.is_written_past(file) && !self.board().is_wanted(file) {
+            // Whoever writes it past the buffer would meet bytes behind in all its holes; it is done when he is.
+            return self.tell(|board| board.finished(file));
+        }
         let (shared, last) = (service.is_shared(file), self.last.load(Ordering::Relaxed));
         let concluded = match shared {
             true => self.conclude_part(service, file, last),

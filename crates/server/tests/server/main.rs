@@ -10,6 +10,7 @@ mod people;
 mod races;
 mod raw;
 mod restart;
+mod route;
 mod several;
 mod sharing;
 mod targets;

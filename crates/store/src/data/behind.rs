@@ -242,5 +242,12 @@ mod tests {
         behind.cut(Span::from(10));
         assert_eq!(shape(&Behind::load(&behind.written(&Index::default()).unwrap(), true)), [(0, 10, 1)]);
         assert_eq!(Behind::first(0, Stamp(1)), Behind::default());
+        let apart = |count: u64| {
+            let mut behind = Behind::default();
+            (0..count).for_each(|number| behind.insert(Span::new(number * 2, number * 2 + 1), Stamp(1)));
+            behind.written(&Index::default()).map(|written| written.len())
+        };
+        assert_eq!(apart(MOST as u64), Ok(MOST));
+        assert_eq!(apart(MOST as u64 + 1).unwrap_err().kind(), ErrorKind::NoSpace);
     }
 }

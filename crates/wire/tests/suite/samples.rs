@@ -8,8 +8,8 @@ use forebay_wire::{
     Answer, At, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry, Exchange, Failing,
     FrameKind, Greeting, Held, Hello, IfExists, JobState, JobStatus, Known, Loss, Losses, Lost, MapAt,
     MapGrant, MapPiece, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Place, Proof, RecoverySummary,
-    RegionCounts, Remain, Remains, RenameMode, Reply, Request, RingGrant, Roster, Sample, Sharing, SlabGrant,
-    Standing, Status, TargetStatus, Token, VERSION, Vouched, Welcome, XattrMode, frame,
+    RegionCounts, Remain, Remains, RenameMode, Reply, Request, RingGrant, Roster, RouteStatus, Sample,
+    Sharing, SlabGrant, Standing, Status, TargetStatus, Token, VERSION, Vouched, Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -258,6 +258,7 @@ fn status() -> Status {
             id: job().id(),
             job: job(),
             written: 1,
+            direct: 1,
             read: 2,
             requests: 3,
             seen: Stamp(4),
@@ -270,6 +271,15 @@ fn status() -> Status {
             recent: 9,
         }],
         drain: Some(drain()),
+        route: Some(RouteStatus {
+            mode: "traffic".into(),
+            pipeline: true,
+            bypass: false,
+            buffered: 5,
+            direct: 6,
+            waits: 7,
+            waited: 8,
+        }),
     }
 }
 
