@@ -157,10 +157,10 @@ impl Service {
             config,
         };
         service.resume_behind()?;
-        let Config { drain, server, .. } = service.config;
+        let Config { drain, server, .. } = &service.config;
         // Several servers would have to agree on the length of what they drain.
         let union = service.union.as_ref().filter(|_| service.alone);
-        service.drain = union.map(|union| Engine::new(drain, server, union));
+        service.drain = union.map(|union| Engine::new(drain.clone(), *server, union)).transpose()?;
         Ok(service)
     }
 

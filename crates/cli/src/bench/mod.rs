@@ -9,10 +9,14 @@
 //! measure    what the notes mean: shares, variation, time to fairness
 //! report     a table, JSON, a picture
 //! worker     one process of a job
+//! drain      what the order of a drain is worth
+//! place      what placement is worth
 //! ```
 
+mod drain;
 mod glimpse;
 mod io;
+mod lot;
 mod measure;
 mod place;
 mod report;
@@ -65,6 +69,8 @@ pub(crate) enum Bench {
     Io(io::Io),
     /// Compare placements of files over targets in a model of routers, servers and targets that are shared
     Place(place::Place),
+    /// Compare direct writes and orders of draining, with real servers and bytes on modelled targets
+    Drain(drain::Drain),
 }
 
 #[derive(Args)]
@@ -86,6 +92,7 @@ impl Bench {
             Bench::Share(share) => share.run(),
             Bench::Io(io) => io.run(),
             Bench::Place(place) => place.run(),
+            Bench::Drain(drain) => drain.run(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Everything that is to leave, is leaving, or could not: what the workers and the scout share.
 
+use super::alpha::Learner;
 use super::failures::Failures;
 use super::gauge::{Gauge, Valve};
 use super::places::Places;
@@ -11,8 +12,9 @@ use forebay_store::Dirty;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
-/// As much waits in the index before more files are prepared, at least.
-const AHEAD: u64 = 64 << 20;
+/// As much waits in the index before more files are prepared, at least: the arbiter can put only those jobs in order that
+/// it knows of.
+const AHEAD: u64 = 1 << 30;
 /// Where orders that do not look at jobs keep everything.
 const ALL: JobId = JobId(0);
 
@@ -72,6 +74,7 @@ pub(super) struct Board {
     pub(super) last_ticket: u64,
     pub(super) gauges: Vec<Gauge>,
     pub(super) valve: Option<Valve>,
+    pub(super) learner: Option<Learner>,
     /// Workers that do something.
     pub(super) busy: usize,
     /// How full the buffer is, in thousandths.
@@ -96,6 +99,7 @@ impl Board {
             last_ticket: 0,
             gauges,
             valve: None,
+            learner: None,
             busy: 0,
             fill: 0,
             priorities: HashMap::new(),
@@ -245,18 +249,18 @@ impl Board {
             self.dice =
                 self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let (id, batch) = self.queues.get_mut(&ALL)?.next(Pick::Any(self.dice >> 33))?;
-            return Some(self.begin(ALL, id, batch));
+            return Some(self.begin(now, ALL, id, batch));
         }
         loop {
             let mut given_back = false;
             for (queue, target) in self.places.granted() {
-                let streams = self.places.streams();
+                let streams = self.places.streams(target);
                 if self.gauge(target).is_some_and(|gauge| gauge.writers >= streams) {
                     continue;
                 }
                 let next = self.queues.get_mut(&queue).and_then(|drain| drain.next(Pick::Granted(&[target])));
                 if let Some((id, batch)) = next {
-                    return Some(self.begin(queue, id, batch));
+                    return Some(self.begin(now, queue, id, batch));
                 }
                 if self.waiting_at(queue, target).0 == 0 {
                     self.places.give_back(now, (queue, target), Bytes(0));
@@ -273,7 +277,10 @@ impl Board {
         self.gauges.get_mut(target.0 as usize)
     }
 
-    fn begin(&mut self, queue: JobId, id: BatchId, batch: Batch) -> Assignment {
+    fn begin(&mut self, now: Tick, queue: JobId, id: BatchId, batch: Batch) -> Assignment {
+        if let Some(learner) = &mut self.learner {
+            learner.came(now, batch.target);
+        }
         if let Some(gauge) = self.gauge(batch.target) {
             gauge.writers += 1;
         }
@@ -285,6 +292,9 @@ impl Board {
         if let Some(gauge) = self.gauge(target) {
             gauge.writers = gauge.writers.saturating_sub(1);
             gauge.written += bytes;
+        }
+        if let Some(alpha) = self.learner.as_mut().and_then(|learner| learner.left(now, target, bytes)) {
+            self.places.set_alpha(now, target, alpha);
         }
         let left = self.waiting_at(queue, target);
         self.places.wrote(now, (queue, target), bytes, left);

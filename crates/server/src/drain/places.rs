@@ -7,11 +7,11 @@ use forebay_policy::drain::TargetId;
 use std::collections::BTreeMap;
 
 /// How places are given.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) server: ServerId,
-    pub(super) alpha: u32,
-    pub(super) targets: u32,
+    /// Writers at each target.
+    pub(super) alpha: Vec<u32>,
     pub(super) choice: Choice,
     pub(super) quantum: Option<Bytes>,
 }
@@ -26,10 +26,25 @@ pub(super) struct Places {
 
 impl Places {
     pub(super) fn new(terms: Terms) -> Places {
-        let Terms { alpha, targets, choice, quantum, .. } = terms;
+        let Terms { choice, quantum, .. } = terms;
         let until = quantum.map_or(Until::All, Until::Quantum);
-        let rules = Rules { alpha, per_server: targets.max(1), until, choice, ..Rules::default() };
-        Places { terms, arbiter: Arbiter::new(rules), held: BTreeMap::new() }
+        let targets = u32::try_from(terms.alpha.len()).unwrap_or(u32::MAX).max(1);
+        let arbiter = Arbiter::new(Rules { per_server: targets, until, choice, ..Rules::default() });
+        let mut places = Places { terms, arbiter, held: BTreeMap::new() };
+        for (target, alpha) in (0..).map(TargetId).zip(places.terms.alpha.clone()) {
+            places.set_alpha(Tick(0), target, alpha);
+        }
+        places
+    }
+
+    /// So many may write to a target from now on.
+    pub(super) fn set_alpha(&mut self, now: Tick, target: TargetId, alpha: u32) {
+        let Some(known) = self.terms.alpha.get_mut(target.0 as usize) else { return };
+        *known = alpha;
+        match self.arbiter.set_alpha(now, target, alpha) {
+            Ok(grants) => self.take(grants),
+            Err(error) => tracing::warn!(%error, "a target keeps the number of writers it has"),
+        }
     }
 
     fn member(&self, job: JobId) -> Member {
@@ -61,9 +76,9 @@ impl Places {
         self.held.keys().copied().collect()
     }
 
-    /// Most writers of this server at one target.
-    pub(super) fn streams(&self) -> u32 {
-        self.terms.alpha
+    /// Most writers of this server at a target.
+    pub(super) fn streams(&self, target: TargetId) -> u32 {
+        self.terms.alpha.get(target.0 as usize).copied().unwrap_or(1)
     }
 
     /// Bytes were written under a grant, and so many are left: it goes on, or is given back.
@@ -101,7 +116,7 @@ mod tests {
 
     fn places(alpha: u32, quantum: Option<u64>) -> Places {
         let quantum = quantum.map(Bytes);
-        Places::new(Terms { server: ServerId(0), alpha, targets: 2, choice: Choice::Sjf, quantum })
+        Places::new(Terms { server: ServerId(0), alpha: vec![alpha; 2], choice: Choice::Sjf, quantum })
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(super) fn work(service: &Service) {
     let (Some(engine), Some(union)) = (&service.drain, &service.union) else { return };
     let stopping = service.stopping();
     let mut hand = Hand::default();
-    let limit = UNSETTLED.min(service.store.data().usage().capacity / 16);
+    let limit = UNSETTLED.min(service.store.data().usage().capacity / (2 * engine.workers as u64).max(16));
     while let Some(task) = engine.next(service, !hand.stints.is_empty(), &stopping) {
         match task {
             Task::Prepare(file) => engine.prepare(service, union, file),
@@ -112,7 +112,10 @@ impl Engine {
 
     /// Makes or finds something behind.
     fn prepared(&self, service: &Service, union: &Union, file: FileId) -> Result<Prepared> {
-        let wish = |_: &[Name], _: u64| None;
+        let now = Tick(service.store.data().now().0);
+        let newest = service.store.data().dirty(file).into_iter().max_by_key(|piece| piece.stamp);
+        let job = newest.map_or(JobId(0), |piece| piece.job);
+        let wish = |size: u64| self.placement.layout(now, job, size);
         let Some(born) = service.bear(union, file, &wish)? else {
             return Ok(Prepared::Gone);
         };
@@ -163,6 +166,9 @@ impl Engine {
                 });
             }
             Err(error) => {
+                if error.kind() == ErrorKind::NoSpace {
+                    self.placement.filled(target.0);
+                }
                 let error = self.at_target(target, error);
                 let writes = hand.drop(file);
                 self.board().wrote(now, queue, target, 0);
