@@ -225,9 +225,14 @@ impl Memory {
         let request = Request::Slab { ring, keep, least };
         match self.session.call(&self.who, &request).await {
             Ok(Reply::Slab(grant)) => {
-                let Ok(window) = self.session.lanes.prepare(&grant) else {
-                    self.session.lanes.switch_off();
-                    return false;
+                let window = match self.session.lanes.prepare(&grant) {
+                    Ok(window) => window,
+                    // Taken back already, and its region's file is just being made anew.
+                    Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return false,
+                    Err(_) => {
+                        self.session.lanes.switch_off();
+                        return false;
+                    }
                 };
                 // Whoever has it gives it back soon; if not, the slab is taken back one day.
                 if let Some(lane) = self.lane().as_deref_mut().and_then(Option::as_mut)

@@ -6,11 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod alone;
 mod fuzz;
 mod seeded;
 mod skip;
 
+pub use address::address;
 pub use alone::alone;
 pub use fuzz::{Corpus, mutate};
 pub use seeded::{Dice, Seeded, pattern, rounds, seed};

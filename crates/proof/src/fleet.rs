@@ -1,6 +1,6 @@
 //! Several servers of one service, each in a process of its own.
 
-use crate::host::{By, Host, Plan, Seat, free_port};
+use crate::host::{By, Host, Plan, Seat};
 use forebay_client::blocking::Client;
 use forebay_dice::Dice;
 use forebay_model::{Bytes, Homes, Member, Members, ServerId};
@@ -50,7 +50,8 @@ impl Fleet {
         let key = dir.path().join("key");
         let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&key);
         writeln!(file.expect("a key file"), "{}", "5a".repeat(32)).expect("a key");
-        let hosts = (0..count).map(|_| Host::prepare(program, Plan { port: free_port(), ..plan }));
+        let hosts =
+            (0..count).map(|_| Host::prepare(program, Plan { listen: forebay_dice::address(), ..plan }));
         let mut hosts: Vec<Host> = hosts.collect();
         let servers: Vec<Member> = hosts
             .iter()

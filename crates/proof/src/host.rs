@@ -8,10 +8,9 @@ use forebay_server::{Config, Medium, Verify};
 use forebay_store::Store;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -30,8 +29,8 @@ pub struct Plan {
     pub reservation: Duration,
     /// The time of a handshake.
     pub handshake: Duration,
-    /// The port on TCP.
-    pub port: u16,
+    /// Its address on TCP.
+    pub listen: SocketAddr,
     /// Whether it stands before a directory.
     pub before: bool,
     /// How it drains to that directory.
@@ -78,7 +77,7 @@ impl Plan {
             session,
             reservation,
             handshake,
-            port: free_port(),
+            listen: forebay_dice::address(),
             before: false,
             drain: Drains::Lazily,
             rings: false,
@@ -104,7 +103,7 @@ impl Plan {
             millis(self.session),
             millis(self.reservation),
             millis(self.handshake),
-            self.port.to_string(),
+            self.listen.to_string(),
             self.before.to_string(),
             self.drain.word(),
             self.rings.to_string(),
@@ -114,7 +113,7 @@ impl Plan {
     /// What the words on the command line of the server process mean.
     #[must_use]
     pub fn from_words(words: &[String]) -> Option<(PathBuf, Plan)> {
-        let [store, capacity, region, medium, session, reservation, handshake, port, before, drain, rings] =
+        let [store, capacity, region, medium, session, reservation, handshake, listen, before, drain, rings] =
             words
         else {
             return None;
@@ -128,7 +127,7 @@ impl Plan {
             session: time(session)?,
             reservation: time(reservation)?,
             handshake: time(handshake)?,
-            port: port.parse().ok()?,
+            listen: listen.parse().ok()?,
             before: before.parse().ok()?,
             drain: Drains::from_word(drain)?,
             rings: rings.parse().ok()?,
@@ -143,7 +142,7 @@ impl Plan {
         config.capacity = self.capacity;
         config.region = Some(self.region);
         config.medium = self.medium;
-        config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        config.listen = self.listen;
         config.backend = self.before.then(|| format!("dir:{}", behind(store).display()));
         if self.drain != Drains::Lazily {
             config.drain.threshold = 0;
@@ -240,19 +239,6 @@ impl Seat {
     }
 }
 
-/// A port that nobody uses, outside of the range from which the kernel takes ports for outgoing connections:
-/// otherwise a client that looks for a dead server could meet itself.
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let start = std::process::id() as u16 % 12_000;
-    loop {
-        let port = 20_000 + (start + NEXT.fetch_add(7, Ordering::Relaxed)) % 12_000;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
-    }
-}
-
 /// How a client reaches the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
@@ -328,7 +314,7 @@ impl Host {
     /// Its address on TCP.
     #[must_use]
     pub fn tcp(&self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.plan.port))
+        self.plan.listen
     }
 
     /// Its key file.

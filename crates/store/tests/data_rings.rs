@@ -11,6 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -455,4 +456,35 @@ fn random_garbage_in_a_ring_harms_nobody_else() {
         world.data().delete(spoilt, Batch::default()).unwrap();
         assert!(world.read(whole) == model, "round {round}");
     }
+}
+
+#[test]
+fn a_region_made_anew_for_another_user_gives_its_memory_back_although_a_client_maps_it() {
+    const OTHER: Uid = Uid(8);
+    let (file, others) = (FileId(100), FileId(101));
+    let world = World::new();
+    let mut client = Client::new(&world, file);
+    assert!(client.write(&world, 0, &[7; 5000]));
+    let slab = client.slabs[0].offer.clone();
+    // What a client keeps: a mapping, and here a descriptor to look at it.
+    let (held, _mapped) = (open(&slab.path), Window::new(&open(&slab.path), slab.size).unwrap());
+    // All regions have held bytes of the first user.
+    let most = u64::from(GEOMETRY.regions - 2) * u64::from(GEOMETRY.size);
+    let chunk = vec![5; 64 << 10];
+    for at in (0..most).step_by(chunk.len()) {
+        world.write(file, at, &chunk);
+    }
+    world.data().delete(file, Batch::default()).unwrap();
+    drop(client);
+    world.data().tend_rings(Duration::MAX).unwrap();
+    for at in (0..most).step_by(chunk.len()) {
+        let mut grant = world.data().reserve(OTHER, others, chunk.len() as u32).unwrap();
+        assert_eq!(grant.len() as usize, chunk.len());
+        grant.as_mut_slice().copy_from_slice(&chunk);
+        let filled = Filled { grant, len: chunk.len() as u32, crc: crc32c::crc32c(&chunk) };
+        world.data().commit(others, Place::At(at), vec![filled], JobId(1)).unwrap();
+    }
+    let (old, new) = (held.metadata().unwrap(), open(&slab.path).metadata().unwrap());
+    assert_ne!(old.ino(), new.ino(), "the other user has a file of its own");
+    assert_eq!((old.len(), old.blocks()), (0, 0), "nothing of the old one is left");
 }

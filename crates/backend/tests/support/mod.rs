@@ -1,14 +1,15 @@
 //! A real object store for tests: moto's server, in the interpreter that `FOREBAY_PYTHON` names.
 
 use forebay_backend::{Access, S3};
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::mpsc;
+use std::time::Duration;
 
 pub(crate) struct Bucket {
     server: Child,
-    port: u16,
+    address: SocketAddr,
 }
 
 impl Bucket {
@@ -21,23 +22,29 @@ impl Bucket {
             forebay_dice::skip("a back end in an object store", "there is no moto[server]");
             return None;
         }
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
         let mut command = Command::new(&python);
-        command.args(["-m", "moto.server", "-H", "127.0.0.1", "-p", &port.to_string()]);
-        let server = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let bucket = Bucket { server, port };
-        let patience = Instant::now() + Duration::from_secs(120);
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-            assert!(Instant::now() < patience, "the object store does not answer");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        // It knows buckets in paths by this host alone, and says which port it took.
+        command.args(["-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]);
+        let mut server = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let (tell, told) = mpsc::channel();
+        let said = BufReader::new(server.stderr.take().unwrap());
+        // Heard to the end, so that it is never kept waiting.
+        std::thread::spawn(move || {
+            for line in said.lines().map_while(Result::ok) {
+                if let Some((_, address)) = line.split_once("Running on http://") {
+                    let _ = tell.send(address.trim().to_owned());
+                }
+            }
+        });
+        let address = told.recv_timeout(Duration::from_secs(120)).expect("the object store answers");
+        let bucket = Bucket { server, address: address.parse().expect("an address") };
         bucket.ask("PUT", "", b"");
         Some(bucket)
     }
 
     pub(crate) fn access(&self) -> Access {
         Access {
-            endpoint: Some(format!("http://127.0.0.1:{}", self.port)),
+            endpoint: Some(format!("http://{}", self.address)),
             region: "us-east-1".into(),
             key: Some("key".into()),
             secret: Some("secret".into()),
@@ -51,7 +58,7 @@ impl Bucket {
 
     /// Asks for an object as anybody would; the status and the bytes.
     pub(crate) fn ask(&self, method: &str, key: &str, bytes: &[u8]) -> (u16, Vec<u8>) {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
+        let mut stream = TcpStream::connect(self.address).unwrap();
         // Whoever says who he is is believed.
         let who = "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
         let head = format!(

@@ -5,7 +5,6 @@ use crate::support::{Ran, World, pattern, run};
 use forebay_model::{FileId, Member, Members, Name, ServerId};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,11 +29,8 @@ impl Trio {
         let world = World::empty();
         if deployment == Deployment::ProcessEach {
             let mut list = format!("[server]\ntcp = true\nkey = '{}'\n", world.path("key").display());
-            let ports: Vec<TcpListener> =
-                (0..3).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port")).collect();
-            for (number, port) in ports.iter().enumerate() {
-                let (address, socket) =
-                    (port.local_addr().expect("bound"), world.path(&name("sock", number)));
+            for number in 0..3 {
+                let (address, socket) = (forebay_dice::address(), world.path(&name("sock", number)));
                 list += &format!("[[server.servers]]\nserver = {number}\naddress = 'tcp:{address}'\n");
                 list += &format!("socket = '{}'\n", socket.display());
             }

@@ -5,7 +5,6 @@ use forebay_model::{Bytes, Job, JobId};
 use forebay_server::{Config, Medium, Running, Server};
 use forebay_wire::JobStatus;
 use std::collections::HashMap;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,10 +48,7 @@ impl Site {
     pub(crate) fn pair(policy: &str, lambda: Duration) -> (Site, Site, TempDir) {
         let keys = tempfile::tempdir().unwrap();
         let key = keys.path().join("key");
-        // Freed again at once, and most likely still free when the servers take them.
-        let ports: Vec<TcpListener> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let places: Vec<_> = ports.iter().map(|port| port.local_addr().unwrap()).collect();
-        drop(ports);
+        let places = [forebay_dice::address(), forebay_dice::address()];
         let start = |own: usize| {
             Site::new(|config| {
                 config.server.0 = u16::try_from(own).unwrap() + 1;

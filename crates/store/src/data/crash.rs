@@ -137,6 +137,15 @@ impl Disk for CrashDisk {
         Ok(file)
     }
 
+    fn vacate(&self, name: &str) -> Result<()> {
+        self.pause();
+        if let Some(entry) = lock(&self.files).get_mut(name) {
+            ftruncate(&entry.live, 0).expect("memory files can shrink");
+            entry.durable.clear();
+        }
+        Ok(())
+    }
+
     fn open(&self, name: &str) -> Result<Option<File>> {
         let files = lock(&self.files);
         Ok(files.get(name).map(|entry| entry.live.try_clone().expect("descriptors are plenty")))

@@ -16,6 +16,10 @@ pub trait Disk: Send + Sync {
     /// Makes a file of zeros, allocated in full and itself durable, in place of one with that name.
     fn create(&self, name: &str, len: u64) -> Result<File>;
 
+    /// Gives back all that a file holds, whoever may still have it open; it has no bytes afterwards. Not an error if
+    /// there is none.
+    fn vacate(&self, name: &str) -> Result<()>;
+
     /// Opens a file for reading and writing; `None` if there is none.
     fn open(&self, name: &str) -> Result<Option<File>>;
 
@@ -81,6 +85,11 @@ impl Disk for DirDisk {
             let _ = std::fs::remove_file(&fresh);
         }
         made.map_err(|error| self.failed("allocate", name, &error))
+    }
+
+    fn vacate(&self, name: &str) -> Result<()> {
+        let Some(file) = self.open(name)? else { return Ok(()) };
+        file.set_len(0).map_err(|error| self.failed("empty", name, &error))
     }
 
     fn open(&self, name: &str) -> Result<Option<File>> {

@@ -97,10 +97,12 @@ impl Data {
             if region.damaged.load(Ordering::Acquire) {
                 continue;
             }
-            // Old kernels cannot do it ahead of time; the first writer does it then.
-            if stop() || region.arena.populate().is_err() {
+            if stop() {
                 return;
             }
+            // Old kernels cannot do it ahead of time, nobody can where the file is just being made anew; the first
+            // writer does it then.
+            let _ = region.arena.populate();
         }
     }
 

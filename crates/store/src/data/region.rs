@@ -107,6 +107,9 @@ impl Region {
     ) -> Result<Region> {
         // The journal goes first: a crash in between must not leave old records over new zeros.
         let log_file = disk.create(&log_name(id), geometry.log_len())?;
+        // Clients may have the old file mapped for as long as they live. Nobody was granted anything there any more, so
+        // none of them touches it; but its memory must not be missing here.
+        disk.vacate(&data_name(id))?;
         let data_file = disk.create(&data_name(id), u64::from(geometry.size))?;
         let log = map_log(&log_file, geometry, id)?;
         let arena =

@@ -10,6 +10,8 @@
 mod adopt;
 mod channel;
 mod note;
+#[cfg(test)]
+mod tests;
 
 pub(super) use note::{Header, Note};
 
@@ -180,10 +182,14 @@ impl Data {
     pub(super) fn hear(&self, id: FileId, file: &mut File) -> Result<()> {
         self.before.before(id);
         let channels = self.rings.of(id);
-        if channels.is_empty() {
-            return Ok(());
+        match channels.is_empty() {
+            true => Ok(()),
+            false => self.hear_from(&channels, monotonic(), id, file),
         }
-        let begin = monotonic();
+    }
+
+    /// The same of some rings, in a pass that began at this moment of the machine's monotonic clock.
+    fn hear_from(&self, channels: &[Arc<Channel>], begin: u64, id: FileId, file: &mut File) -> Result<()> {
         let mut states = Vec::with_capacity(channels.len());
         for (number, channel) in channels.iter().enumerate() {
             let state = channel.lock();

@@ -1,0 +1,100 @@
+//! What becomes of records that are stamped around the beginning of a pass.
+
+use super::*;
+use crate::data::{DirDisk, Geometry, NoRings, Piece, Start};
+use crate::meta::MemoryKv;
+use forebay_model::Incarnation;
+use forebay_shm::{Commit, Window, Writer};
+use std::fs::OpenOptions;
+
+const GEOMETRY: Geometry = Geometry { regions: 8, size: 64 << 10, slots: 64 };
+const FILE: FileId = FileId(100);
+const UID: Uid = Uid(7);
+
+fn open(path: &std::path::Path) -> std::fs::File {
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+/// A client with one slab.
+struct Client {
+    writer: Writer,
+    ring: RingOffer,
+    slab: SlabOffer,
+    window: Window,
+    used: u32,
+}
+
+impl Client {
+    fn new(data: &Data) -> Client {
+        let ring = data.bind_ring(UID, JobId(1), FILE, None).unwrap();
+        let writer = Writer::open(&open(&ring.path), ring.nonce).unwrap();
+        let slab = data.grant_slab(UID, ring.ring, 0, 4096).unwrap();
+        let window = Window::new(&open(&slab.path), slab.size).unwrap();
+        let used = slab.start;
+        Client { writer, ring, slab, window, used }
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8], stamp: u64) {
+        let (position, len) = (self.used, bytes.len() as u32);
+        self.window.put(position, bytes);
+        self.used += len;
+        let (sequence, binding, slab) = (self.writer.head(), self.ring.binding, self.slab.slab);
+        let more = false;
+        let commit = Commit { sequence, binding, slab, position, len, offset, stamp, more };
+        assert!(self.writer.push(&[commit]));
+    }
+}
+
+fn store(dir: &tempfile::TempDir) -> Data {
+    let disk = || DirDisk::new(dir.path().to_owned(), true);
+    Data::format(&disk(), GEOMETRY, Incarnation(3)).unwrap();
+    let kv = Arc::new(MemoryKv::new());
+    let (disk, start) = (Arc::new(disk()), Start::Fresh);
+    Data::open(disk, kv, GEOMETRY, Incarnation(3), start, Box::new(NoRings)).unwrap().0
+}
+
+/// A pass over the rings of the file that began at a moment.
+fn pass(data: &Data, begin: u64) {
+    let state = data.files.get(FILE, || data.load(FILE)).unwrap();
+    data.hear_from(&data.rings.of(FILE), begin, FILE, &mut lock(&state)).unwrap();
+}
+
+fn bytes(data: &Data) -> Vec<u8> {
+    let pieces = data.read(FILE, 0, 100).unwrap();
+    let bytes = pieces.iter().flat_map(|piece| match piece {
+        Piece::Bytes(view) => view.as_ref().to_vec(),
+        Piece::Zeros(_) | Piece::Behind(_) => panic!("there are no holes"),
+    });
+    bytes.collect()
+}
+
+#[test]
+fn only_what_was_stamped_before_a_pass_began_becomes_one_record() {
+    // One client writes twice, one behind the other; another writes to the second place at a time between, and is
+    // heard in the next pass only. (when the pass began, records, what the file holds)
+    let first = monotonic();
+    let (between, second) = (first + 1000, first + 2000);
+    let table: [(u64, usize, &[u8]); 3] = [
+        // The other's record was published after the beginning, so it had not returned when the second was stamped:
+        // the two are concurrent, and one order is as good as the other.
+        (second + 1, 1, b"aaaacccc"),
+        // It may have returned before the second was stamped: the second has to win.
+        (second, 2, b"aaaabbbb"),
+        (between, 2, b"aaaabbbb"),
+    ];
+    for (begin, records, expected) in table {
+        let dir = tempfile::tempdir().unwrap();
+        let data = store(&dir);
+        let (mut one, mut other) = (Client::new(&data), Client::new(&data));
+        while monotonic() < second {
+            std::hint::spin_loop();
+        }
+        one.write(0, b"aaaa", first);
+        one.write(4, b"bbbb", second);
+        pass(&data, begin);
+        assert_eq!(data.read(FILE, 0, 8).unwrap().len(), records, "{begin}");
+        other.write(4, b"cccc", between);
+        pass(&data, begin);
+        assert_eq!(bytes(&data), expected, "{begin} of {first}, {second}");
+    }
+}
