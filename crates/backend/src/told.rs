@@ -47,7 +47,9 @@ impl Told {
             return Told::Gluster(bricks);
         }
         match ask(CEPH) {
-            Some(_) => Told::Ceph(ask(CEPH_POOL).map_or("ceph".to_owned(), |pool| format!("pool {}", trimmed(&pool)))),
+            Some(_) => Told::Ceph(
+                ask(CEPH_POOL).map_or("ceph".to_owned(), |pool| format!("pool {}", trimmed(&pool))),
+            ),
             None => Told::Nothing,
         }
     }

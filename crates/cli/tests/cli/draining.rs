@@ -24,7 +24,9 @@ fn ways_to_storage_are_compared() {
     assert_eq!(ways, ["direct", "arrival", "offset", "target", "trio", "trio fcfs quantum=1MiB"]);
     assert!(told["bars"].as_array().is_some_and(|bars| bars.len() > 8), "{told}");
     let picture = std::fs::read_to_string(world.path("pictures/small.svg")).expect("a picture");
-    assert!(picture.starts_with("<svg") && picture.contains("bandwidth") && picture.contains("jobs that are out"));
+    assert!(
+        picture.starts_with("<svg") && picture.contains("bandwidth") && picture.contains("jobs that are out")
+    );
 }
 
 #[test]

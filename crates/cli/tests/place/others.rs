@@ -6,7 +6,11 @@ use forebay_backend::{Backend, Creation, Dir, Layout};
 use forebay_model::{Gid, Name, Uid};
 
 /// A back end in the mount, and files in it with what is told of each.
-fn told(attribute: &str, root: &[(&str, &str)], files: &[(&str, &str)]) -> Option<(Vec<String>, Vec<Layout>)> {
+fn told(
+    attribute: &str,
+    root: &[(&str, &str)],
+    files: &[(&str, &str)],
+) -> Option<(Vec<String>, Vec<Layout>)> {
     let world = World::new(&[])?;
     {
         let mut state = world.fs.lock();
@@ -38,7 +42,8 @@ fn gluster_tells_on_which_brick_a_file_is() {
         return skip("GlusterFS tells its bricks to root alone");
     }
     let info = "trusted.glusterfs.pathinfo";
-    let bricks = "((<DISTRIBUTE:v-dht> <POSIX(/b1):one:/b1/> <POSIX(/b2):two:/b2/>) (v-dht-layout (v-client-0 0 1)))";
+    let bricks =
+        "((<DISTRIBUTE:v-dht> <POSIX(/b1):one:/b1/> <POSIX(/b2):two:/b2/>) (v-dht-layout (v-client-0 0 1)))";
     let files = [
         ("a", "(<DISTRIBUTE:v-dht> <POSIX(/b2):two:/b2/a>)"),
         ("b", "(<DISTRIBUTE:v-dht> <POSIX(/b1):one:/b1/b>)"),
