@@ -29,6 +29,7 @@ use crate::failure::{Failure, Outcome};
 use crate::view::SharedReport;
 use crate::{output, signals};
 use clap::{Args, Subcommand};
+pub(crate) use drain::drained;
 use forebay_policy::share::Discipline;
 pub(crate) use glimpse::Glimpse;
 pub(crate) use io::{Far, Places, Steps};

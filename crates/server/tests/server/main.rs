@@ -11,5 +11,8 @@ mod raw;
 mod restart;
 mod several;
 mod sharing;
+#[path = "../../../backend/tests/support/mod.rs"]
+mod store;
 mod targets;
+mod trouble;
 mod union;

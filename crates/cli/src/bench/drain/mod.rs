@@ -22,6 +22,8 @@ mod scenario;
 mod variant;
 
 use crate::failure::{Failure, Outcome};
+use crate::keys::File;
+use crate::view::DrainedReport;
 use crate::{output, signals};
 use clap::Args;
 use report::Report;
@@ -30,6 +32,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use variant::Variant;
+
+/// Three jobs of very different sizes, for the demo.
+const DEMO: &str = "compare = ['arrival', 'trio']\ntargets = 4\nprocesses = 16\ngrain = 64\nslower = 2\n\
+                    [[job]]\nsize = '2MiB'\n[[job]]\nsize = '8MiB'\n[[job]]\nsize = '40MiB'\n";
+
+/// The same data of three jobs drained as it came, and as the arbiter likes.
+pub(crate) fn drained(stop: &AtomicBool) -> Outcome<Vec<DrainedReport>> {
+    let scenario = scenario::read(&File { name: "the demo", text: DEMO })?;
+    let mut measured = Vec::new();
+    for point in scenario.points() {
+        for variant in &scenario.compare {
+            measured.push(measure(&scenario, point, variant, stop)?);
+        }
+    }
+    Ok(Report::new(&scenario, &measured).told())
+}
 
 #[derive(Args)]
 pub(crate) struct Drain {
@@ -67,7 +85,14 @@ impl Drain {
         let mut measured = Vec::new();
         for point in scenario.points() {
             for variant in &scenario.compare {
-                measured.push(self.measure(&scenario, point, variant, &stop)?);
+                let Point { pattern, targets, processes } = point;
+                let word = pattern.word();
+                if !self.json {
+                    output::note(format_args!(
+                        "{word}, {processes} processes a job, {targets} targets: {variant}"
+                    ));
+                }
+                measured.push(measure(&scenario, point, variant, &stop)?);
             }
         }
         let report = Report::new(&scenario, &measured);
@@ -82,26 +107,15 @@ impl Drain {
             .map_err(|error| Failure::local("write", &picture, &error))?;
         output::show(&report, self.json)
     }
+}
 
-    fn measure(
-        &self,
-        scenario: &Scenario,
-        point: Point,
-        variant: &Variant,
-        stop: &AtomicBool,
-    ) -> Outcome<Measured> {
-        let Point { pattern, targets, processes } = point;
-        let word = pattern.word();
-        if !self.json {
-            output::note(format_args!("{word}, {processes} processes a job, {targets} targets: {variant}"));
-        }
-        let run = |turn| match variant {
-            Variant::Direct => direct::run(scenario, point),
-            Variant::Drain(way) => buffered::run(scenario, point, way, turn, stop),
-        };
-        // Whoever writes at once comes in no order.
-        let turns = if *variant == Variant::Direct { 1 } else { scenario.orders };
-        let runs = (0..turns).map(run).collect::<Outcome<Vec<Ran>>>()?;
-        Ok(Measured { point, variant: variant.clone(), runs })
-    }
+fn measure(scenario: &Scenario, point: Point, variant: &Variant, stop: &AtomicBool) -> Outcome<Measured> {
+    let run = |turn| match variant {
+        Variant::Direct => direct::run(scenario, point),
+        Variant::Drain(way) => buffered::run(scenario, point, way, turn, stop),
+    };
+    // Whoever writes at once comes in no order.
+    let turns = if *variant == Variant::Direct { 1 } else { scenario.orders };
+    let runs = (0..turns).map(run).collect::<Outcome<Vec<Ran>>>()?;
+    Ok(Measured { point, variant: variant.clone(), runs })
 }

@@ -6,7 +6,7 @@ use super::variant::Variant;
 use super::{Measured, Ran};
 use crate::draw::chart::{Chart, Scene, Shape};
 use crate::draw::svg;
-use crate::view::table;
+use crate::view::{DrainedReport, table};
 use serde::Serialize;
 use std::fmt;
 
@@ -80,6 +80,17 @@ impl Report {
             points: scenario.points(),
             variants: scenario.compare.clone(),
         }
+    }
+
+    /// In short, for the demo.
+    pub(super) fn told(self) -> Vec<DrainedReport> {
+        let told = |row: Row| DrainedReport {
+            order: row.name,
+            bandwidth: row.bandwidth,
+            of_best: row.of_best,
+            jobs: row.response_seconds.into_iter().next().unwrap_or_default(),
+        };
+        self.runs.into_iter().map(told).collect()
     }
 
     fn row(&self, point: Point, variant: &Variant) -> Option<&Row> {
