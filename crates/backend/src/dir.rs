@@ -4,12 +4,12 @@
 //! are met, so that nothing outside is reached even if somebody swaps a directory for a link meanwhile.
 
 use crate::told::Told;
-use crate::{Backend, Creation, Found, Layout, Object, Path, Version, acl, lustre, shown};
-use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Special, Time, Uid};
+use crate::{Backend, Creation, Found, Layout, Object, Path, Version, acl, lustre, shown, write_zeros};
+use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Special, Time, Uid};
 use rustix::fs::{
-    AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, Timespec, Timestamps, XattrFlags, chmod, chownat,
-    fchmod, fchown, fsetxattr, ftruncate, getxattr, linkat, mkdirat, openat2, readlinkat, renameat, statx,
-    symlinkat, unlinkat, utimensat,
+    AtFlags, FallocateFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, Timespec, Timestamps, XattrFlags,
+    chmod, chownat, fallocate, fchmod, fchown, fsetxattr, ftruncate, getxattr, linkat, mkdirat, openat2,
+    readlinkat, renameat, statx, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::{Errno, pwritev};
 use std::fs::File;
@@ -360,6 +360,15 @@ impl Object for DirObject {
             }
         }
         Ok(())
+    }
+
+    fn zero(&self, span: Span) -> Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(&self.0, flags, span.start, span.len()) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => write_zeros(self, span),
+            Err(errno) => Err(Error::new(kind(errno), unwritable(&errno).to_string())),
+        }
     }
 
     fn sync(&self) -> Result<()> {

@@ -28,9 +28,12 @@ pub use model::{Model, device};
 pub use s3::{Access, S3};
 pub use stripes::Stripes;
 
-use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Time, Uid};
+use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Time, Uid};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+
+/// How many zeros are written at once.
+const ZEROS: usize = 1 << 20;
 
 /// A path below the root of a back end; the root itself is empty.
 pub type Path<'a> = &'a [Name];
@@ -114,8 +117,21 @@ pub trait Object: Send {
     /// Writes all of these, one behind the other, from an offset on.
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()>;
 
+    /// Makes bytes zero that are within its length.
+    fn zero(&self, span: Span) -> Result<()> {
+        write_zeros(self, span)
+    }
+
     /// Everything written through this object is on its device when this returns.
     fn sync(&self) -> Result<()>;
+}
+
+fn write_zeros(object: &(impl Object + ?Sized), span: Span) -> Result<()> {
+    let zeros = vec![0; ZEROS.min(span.len() as usize)];
+    (span.start..span.end).step_by(ZEROS).try_for_each(|at| {
+        let some = (span.end - at).min(ZEROS as u64) as usize;
+        object.write_at(at, &[&zeros[..some]])
+    })
 }
 
 /// Which target holds which bytes of a file: stripes of one size, dealt in turn.

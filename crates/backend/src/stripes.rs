@@ -8,7 +8,7 @@
 
 use crate::dir::{Dir, DirObject, look, version};
 use crate::{Backend, Creation, Found, Layout, Object, Path, Version, shown};
-use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Time, Uid};
+use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Time, Uid};
 use rustix::fs::{Timespec, Timestamps, XattrFlags, fgetxattr, fsetxattr, ftruncate, futimens};
 use rustix::io::Errno;
 use std::fs::File;
@@ -358,6 +358,18 @@ impl Object for StripedObject {
         let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
         futimens(&self.head.0, &times).map_err(StripedObject::failed)
+    }
+
+    fn zero(&self, span: Span) -> Result<()> {
+        let mut at = span.start;
+        while at < span.end {
+            let (part, place, follow) = self.plan.place(at);
+            let len = follow.min(span.end - at);
+            let object = DirObject(self.part(part).to_write(&self.plan.object())?);
+            object.zero(Span::new(place, place + len))?;
+            at += len;
+        }
+        Ok(())
     }
 
     fn sync(&self) -> Result<()> {

@@ -449,10 +449,24 @@ impl Client {
 
     async fn drained(&self, call: DrainCall) -> Result<DrainReport> {
         let request = Request::Drain(call);
-        match self.ask(request.clone()).await? {
-            Reply::Drain(report) => Ok(*report),
-            other => Err(unexpected(&request, &other)),
+        let mut report = match self.ask(request.clone()).await? {
+            Reply::Drain(report) => *report,
+            other => return Err(unexpected(&request, &other)),
+        };
+        if self.by_id.service.several().is_none() {
+            return Ok(report);
         }
+        let look = Request::Drain(DrainCall::Look { ticket: None });
+        let all = self.by_id.service.survey(&self.by_id.who, &look).await;
+        // One that does not answer is left out.
+        let states = all.into_iter().filter_map(|(_, answer)| match answer {
+            Ok(Reply::Drain(report)) => Some(report.status),
+            _ => None,
+        });
+        if let Some(together) = states.reduce(forebay_wire::DrainStatus::and) {
+            report.status = together;
+        }
+        Ok(report)
     }
 
     /// Stops the server; only root and the service's owner may.

@@ -145,6 +145,7 @@ fn answers(members: &Members, request: &Request) -> Option<ServerId> {
         | Request::Ring { token, .. }
         | Request::Write { token, .. }
         | Request::Read { token, .. } => Some(members.authority(token.file)),
+        Request::Drain(_) => Some(members.authority(FileId::ROOT)),
         _ => None,
     }
 }

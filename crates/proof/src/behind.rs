@@ -77,7 +77,7 @@ impl Driver {
 }
 
 /// Drains everything, however often something fails.
-fn drain(client: &Client) {
+pub fn drain(client: &Client) {
     let begin = Instant::now();
     loop {
         let mut report = client.drain(None, None).expect("a server before a directory drains");

@@ -80,14 +80,14 @@ impl Plan {
             listen: forebay_dice::address(),
             before: false,
             drain: Drains::Lazily,
-            rings: false,
+            rings: true,
         }
     }
 
-    /// The same, with clients of its user that write by shared memory.
+    /// The same, with clients that always ask, also those of its user.
     #[must_use]
-    pub fn with_rings(self) -> Plan {
-        Plan { rings: true, ..self }
+    pub fn without_rings(self) -> Plan {
+        Plan { rings: false, ..self }
     }
 
     /// How many words on the command line of the server process are the plan's.

@@ -30,6 +30,7 @@ mod person;
 mod raw;
 mod tree;
 
+pub use behind::drain;
 pub use block::{Block, HEAD};
 pub use driver::{Driver, Step};
 pub use fleet::Fleet;

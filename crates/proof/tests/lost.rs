@@ -3,7 +3,7 @@
 use forebay_client::blocking::{Client, File};
 use forebay_client::{ClientConfig, Listing, OpenOptions};
 use forebay_model::{Bytes, Error, ErrorKind, ServerId, Striping};
-use forebay_proof::{By, Dice, Fleet, Plan, Seeded, pattern, rounds};
+use forebay_proof::{By, Dice, Fleet, Plan, Seeded, drain, pattern, rounds};
 use forebay_server::Medium;
 use forebay_store::Store;
 use forebay_wire::{Lost, RenameMode, Standing};
@@ -100,8 +100,17 @@ fn a_server_that_is_down_is_named_and_everything_else_keeps_working() {
 
 #[test]
 fn a_killed_writers_bytes_are_all_visible() {
-    let mut plan = plan();
-    plan.session = Duration::from_millis(700);
+    killed_writers(plan());
+}
+
+#[test]
+fn a_killed_writers_bytes_are_all_drained() {
+    killed_writers(Plan { before: true, ..plan() });
+}
+
+fn killed_writers(plan: Plan) {
+    let before = plan.before;
+    let plan = Plan { session: Duration::from_millis(700), ..plan };
     let mut fleet = Fleet::new(PROGRAM, 3, plan);
     let client = fleet.client(0, By::Unix);
     client.mkdir("/d", 0o755).unwrap();
@@ -146,6 +155,19 @@ fn a_killed_writers_bytes_are_all_visible() {
         fleet.stop_all();
         fleet.start_all();
         assert_eq!(look(), size);
+        if before {
+            drain(&client);
+            let behind = std::fs::read(fleet.behind().join(&path[1..])).unwrap();
+            assert_eq!(behind.len() as u64, size, "{path} behind");
+            for (number, piece) in behind[..end as usize].chunks(PIECE as usize).enumerate() {
+                assert!(
+                    piece == pattern(number as u64 * PIECE, piece.len()),
+                    "{path} behind, piece {number}"
+                );
+            }
+            assert_eq!(client.stat(&path).unwrap().buffered, 0);
+            assert_eq!(look(), size, "read from behind");
+        }
     }
     drop(client);
     fleet.check();

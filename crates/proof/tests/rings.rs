@@ -15,7 +15,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 const WRITER: &str = env!("CARGO_BIN_EXE_forebay-proof-writer");
 
 fn host() -> Host {
-    Host::new(PROGRAM, Plan::new(Medium::Memory, Bytes::mib(96), Bytes::mib(2)).with_rings())
+    Host::new(PROGRAM, Plan::new(Medium::Memory, Bytes::mib(96), Bytes::mib(2)))
 }
 
 /// A file that is written by a ring from now on.
@@ -182,7 +182,7 @@ fn random_kills_of_clients_server_and_both_lose_nothing() {
 /// Sixty-four writers in 256 MiB: what they were granted and do not use is there for whoever needs it.
 #[test]
 fn many_writers_fit_into_a_small_buffer() {
-    let host = Host::new(PROGRAM, Plan::new(Medium::Memory, Bytes::mib(256), Bytes::mib(4)).with_rings());
+    let host = Host::new(PROGRAM, Plan::new(Medium::Memory, Bytes::mib(256), Bytes::mib(4)));
     let clients: Vec<Client> = (0..64).map(|_| host.client(By::Unix)).collect();
     let files: Vec<File> =
         clients.iter().enumerate().map(|(number, client)| ringed(client, &format!("/m{number}"))).collect();

@@ -50,16 +50,18 @@ fn play(medium: Medium, drain: Drains, part: u64) {
 }
 
 /// The same with several servers, files over all of them, and any of them killed.
-fn play_on_several(part: u64) {
+fn play_on_several(drain: Drains, part: u64) {
     let seeded = Seeded::new();
     let mut dice = seeded.dice(part);
     let mut seen = BTreeMap::<String, u64>::new();
-    for world in rounds(4) {
+    // What fails is tried again after a pause, and several servers have to succeed for one file.
+    let (worlds, steps) = if drain == Drains::WithFaults { (1, 200) } else { (4, 300) };
+    for world in rounds(worlds) {
         let plan = Plan::new(Medium::Disk, Bytes::mib(96), Bytes::mib(4));
-        let mut fleet = Fleet::new(PROGRAM, 3, Plan { before: true, ..plan });
+        let mut fleet = Fleet::new(PROGRAM, 3, Plan { before: true, drain, ..plan });
         let clients = vec![fleet.client(0, By::Unix), fleet.client(1, By::Tcp), fleet.client(2, By::Unix)];
         let mut driver = Driver::before(clients, &fleet.behind(), seeded.dice(part + 1 + world));
-        for number in 0..300 {
+        for number in 0..steps {
             let step = match dice.below(40) {
                 0 => {
                     let gently = dice.one_in(2);
@@ -84,6 +86,10 @@ fn play_on_several(part: u64) {
             *seen.entry(format!("{step:?}")).or_default() += 1;
             if number % 100 == 99 {
                 driver.check();
+                if drain != Drains::Lazily || number == 199 {
+                    driver.check_behind(&fleet.behind());
+                    driver.check();
+                }
             }
         }
         drop(driver);
@@ -94,7 +100,17 @@ fn play_on_several(part: u64) {
 
 #[test]
 fn random_operations_of_three_servers_before_a_directory_match_the_model() {
-    play_on_several(6000);
+    play_on_several(Drains::Lazily, 6000);
+}
+
+#[test]
+fn random_operations_of_three_servers_while_everything_drains_match_the_model_here_and_behind() {
+    play_on_several(Drains::Eagerly, 9000);
+}
+
+#[test]
+fn random_operations_of_three_servers_before_a_directory_that_fails_match_the_model() {
+    play_on_several(Drains::WithFaults, 10_000);
 }
 
 #[test]

@@ -48,8 +48,7 @@ pub struct Config {
     /// The Unix socket to listen on; `STORE.sock` beside the store if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
-    /// Whether programs of the server's own user on its machine write by shared memory; off until every suite has run
-    /// on it.
+    /// Whether programs of the server's own user on its machine write by shared memory.
     pub shared_memory: bool,
     /// Whether to listen on TCP at all.
     pub tcp: bool,
@@ -177,7 +176,7 @@ impl Default for Config {
             root_mode: 0o1777,
             server: ServerId(0),
             socket: None,
-            shared_memory: false,
+            shared_memory: true,
             tcp: true,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7411)),
             key: None,

@@ -1,7 +1,7 @@
 //! The life of a server: it opens its store, listens, serves, and leaves everything in order.
 
 use crate::config::{Config, Medium};
-use crate::drain::Engine;
+use crate::drain::{self, Engine};
 use crate::hall::Hall;
 use crate::members::Fixed;
 use crate::service::{Service, stopped};
@@ -144,7 +144,7 @@ fn start(
     let recovery = store.recovery();
     tracing::info!(store = %config.store.display(), start = ?store.start(), ?recovery, "the store is open");
     let members = Box::new(Fixed::new(members));
-    let service = Arc::new(Service::new(config, (store, begin.elapsed()), backend, members)?);
+    let service = Service::new(config, (store, begin.elapsed()), backend, members)?.share();
     let (ready, is_ready) = mpsc::channel();
     let stopper = Stopper(service.stopper());
     let (joining, members) = (service.joining.clone(), service.members.members());
@@ -299,7 +299,7 @@ async fn serve(
     tokio::spawn(sweep(service.clone()));
     tokio::spawn(remember(service.clone()));
     connect(service);
-    Engine::start(service);
+    Engine::start(service, &alive);
     let tidier = service.clone();
     tokio::task::spawn_blocking(move || tidy(&tidier));
     if config.shared_memory {
@@ -328,6 +328,7 @@ fn connect(service: &Arc<Service>) {
         tokio::spawn(circle::converse(service.clone(), index));
         if let Some(server) = line.member() {
             tokio::spawn(several::beat(service.clone(), server));
+            tokio::spawn(drain::converse(service.clone(), server));
         }
     }
     if !service.is_alone() {

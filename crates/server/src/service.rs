@@ -21,7 +21,7 @@ use forebay_policy::Cost;
 use forebay_policy::share::{Policy, Tariff};
 use forebay_store::{Batch, Body, Extent, Store};
 use forebay_wire::Key;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 
@@ -50,6 +50,8 @@ pub(crate) struct Service {
     pub(crate) afar: Arc<Afar>,
     /// Places for what is carried out over several servers.
     pub(crate) tasks: Semaphore,
+    /// This very service, for those who have something done while they wait.
+    me: OnceLock<Weak<Service>>,
     /// Whether this is the only server of its service.
     alone: bool,
     pub(crate) sessions: Sessions,
@@ -136,6 +138,7 @@ impl Service {
             leases,
             afar,
             tasks: Semaphore::new(several::TASKS),
+            me: OnceLock::new(),
             alone,
             sessions: Sessions::new(limits.sessions, limits.session_opens),
             fences: Arc::default(),
@@ -158,10 +161,22 @@ impl Service {
         };
         service.resume_behind()?;
         let Config { drain, server, .. } = &service.config;
-        // Several servers would have to agree on the length of what they drain.
-        let union = service.union.as_ref().filter(|_| service.alone);
-        service.drain = union.map(|union| Engine::new(drain.clone(), *server, union)).transpose()?;
+        let servers = list.all().iter().map(|member| member.server).collect();
+        let engine = |union: &Arc<Union>| Engine::new(drain.clone(), *server, servers, union);
+        service.drain = service.union.as_ref().map(engine).transpose()?;
         Ok(service)
+    }
+
+    /// The same, where it can be found again.
+    pub(crate) fn share(self) -> Arc<Service> {
+        let service = Arc::new(self);
+        let _ = service.me.set(Arc::downgrade(&service));
+        service
+    }
+
+    /// This very service.
+    pub(crate) fn me(&self) -> Option<Arc<Service>> {
+        self.me.get().and_then(Weak::upgrade)
     }
 
     /// Whether this server has all names of its service.
@@ -215,6 +230,18 @@ impl Service {
     /// Something that can end the server, and does not keep it.
     pub(crate) fn stopper(&self) -> watch::Sender<bool> {
         self.stop.clone()
+    }
+
+    /// Waits for something, unless the server ends. For threads that may wait.
+    pub(crate) fn await_unless_it_ends<T>(&self, what: impl Future<Output = T>) -> Result<T> {
+        tokio::runtime::Handle::current().block_on(async {
+            let mut stopping = self.stopping();
+            tokio::select! {
+                biased;
+                () = stopped(&mut stopping) => Err(Error::new(ErrorKind::Unreachable, "the server ends")),
+                done = what => Ok(done),
+            }
+        })
     }
 
     /// For those who want to know when the server ends.

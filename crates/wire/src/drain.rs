@@ -81,6 +81,31 @@ pub struct DrainStatus {
     pub notes: Vec<String>,
 }
 
+impl DrainStatus {
+    /// What leaves two servers for the same back end, together.
+    #[must_use]
+    pub fn and(mut self, other: DrainStatus) -> DrainStatus {
+        for (target, more) in self.targets.iter_mut().zip(other.targets) {
+            target.queued += more.queued;
+            target.written += more.written;
+            target.rate += more.rate;
+            target.writers += more.writers;
+        }
+        self.failing.extend(other.failing);
+        self.notes.extend(other.notes);
+        DrainStatus {
+            queued: self.queued + other.queued,
+            files: self.files + other.files,
+            waiting: self.waiting + other.waiting,
+            written: self.written + other.written,
+            freed: self.freed + other.freed,
+            failures: self.failures + other.failures,
+            resting: self.resting || other.resting,
+            ..self
+        }
+    }
+}
+
 /// One target behind.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TargetStatus {

@@ -27,7 +27,9 @@ pub use fuzz::fuzz;
 pub use hello::{Channel, Greeting, Hello, Proof, Roster, VERSION, Welcome};
 pub use lost::{Loss, Losses, Lost, Remain, Remains};
 pub use message::{Answer, At, Call, Entry, IfExists, Known, Reply, Request, Token};
-pub use peer::{Held, MAX_PUT, Meeting, Met, PeerReply, PeerRequest, Place, Vouched};
+pub use peer::{
+    Born, Granted, Held, Left, MAX_PUT, Meeting, Met, PeerReply, PeerRequest, Place, Vouched, Wanted,
+};
 pub use rings::{RingGrant, SlabGrant};
 pub use seal::{Key, client_proof, same_proof, server_proof};
 pub use status::{

@@ -2,7 +2,7 @@
 
 use crate::lost::{Remain, Remains};
 use crate::message::Token;
-use forebay_model::{FileId, Incarnation, JobId, Members, Name, Reshape, ServerId, Stamp, Uid};
+use forebay_model::{FileId, Incarnation, JobId, Layout, Members, Name, Reshape, ServerId, Stamp, Uid};
 use serde::{Deserialize, Serialize};
 
 /// Most bytes in one [`PeerRequest::Put`].
@@ -109,6 +109,59 @@ pub enum PeerRequest {
         /// Several things at once.
         of: Vec<Remain>,
     },
+    /// I want to drain bytes of a file of yours: have it in the back end, at least so long.
+    Bear {
+        /// Which.
+        file: FileId,
+        /// The length of what I hold of it.
+        size: u64,
+    },
+    /// All I held of a file of yours is drained.
+    Drained {
+        /// Which.
+        file: FileId,
+    },
+    /// Write no more to a file of mine in the back end until you have asked again; and have zeros there where the file
+    /// has zeros of yours.
+    Level {
+        /// Which.
+        file: FileId,
+        /// Which bytes are whose.
+        layout: Layout,
+        /// Where it is in the back end.
+        place: Place,
+        /// How long the file is.
+        size: u64,
+        /// Bytes below this offset that you do not find were lost with an earlier life of your store.
+        lost_below: u64,
+    },
+    /// How much of these files of mine, written before, have you not drained yet?
+    Undrained {
+        /// Which.
+        files: Vec<FileId>,
+        /// Before when, by your clock.
+        before: Stamp,
+        /// Whether they are to be drained now.
+        drain: bool,
+    },
+    /// Somebody else changed a file of mine in the back end: is it there as you have it, but for that? Then take it so.
+    Anew {
+        /// Which.
+        file: FileId,
+        /// Its length there, if you are to take it.
+        size: Option<u64>,
+    },
+    /// This is what I have for targets that are yours to give, in place of whatever I said before.
+    Arbitrate {
+        /// The latest of your grants that I have heard of.
+        heard: u64,
+        /// How full I am, in thousandths.
+        fill: u16,
+        /// What I have, job by job.
+        wanted: Vec<Wanted>,
+    },
+    /// I have a place for you at a target: ask what it is.
+    Granted,
 }
 
 /// What a server answers another one.
@@ -151,6 +204,20 @@ pub enum PeerReply {
     },
     /// What is left, in the order of the questions.
     Remains(Vec<Remains>),
+    /// The file is in the back end.
+    Born {
+        /// Nothing if it has no name any more.
+        born: Option<Born>,
+    },
+    /// Where you may write.
+    Granted(Vec<Granted>),
+    /// What was not drained yet.
+    Undrained {
+        /// What the clock says.
+        now: Stamp,
+        /// In the order of the question.
+        left: Vec<Left>,
+    },
 }
 
 /// A server introduces itself.
@@ -197,6 +264,54 @@ pub struct Place {
     pub path: Vec<Name>,
     /// Which file that is there, whatever its name.
     pub serial: u64,
+}
+
+/// A file that servers may write to in the back end, each its own bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Born {
+    /// Where it is there.
+    pub place: Place,
+    /// How long it is there, at least: nobody writes beyond.
+    pub grown: u64,
+    /// Which bytes are whose.
+    pub layout: Layout,
+    /// Its owner.
+    pub owner: Uid,
+}
+
+/// What a server has of one job for the targets of an arbiter.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Wanted {
+    /// The job.
+    pub job: JobId,
+    /// The larger, the sooner.
+    pub priority: u32,
+    /// Bytes, by the number of their target.
+    pub left: Vec<(u32, u64)>,
+    /// Targets at which it holds a place.
+    pub holds: Vec<u32>,
+}
+
+/// A place at a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Granted {
+    /// Which grant of its arbiter this is.
+    pub serial: u64,
+    /// For which job.
+    pub job: JobId,
+    /// Where.
+    pub target: u32,
+    /// For how many bytes, if it is not for all.
+    pub bytes: u64,
+}
+
+/// What a server has not drained of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Left {
+    /// So many bytes.
+    pub bytes: u64,
+    /// As often it was tried and failed.
+    pub tries: u32,
 }
 
 /// What a server holds of a file.

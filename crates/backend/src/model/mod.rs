@@ -105,6 +105,10 @@ impl Object for Modelled {
         self.inner.read_at(offset, into)
     }
 
+    fn zero(&self, span: Span) -> Result<()> {
+        self.inner.zero(span)
+    }
+
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
         let number = self.world.writes.fetch_add(1, Ordering::Relaxed) + 1;
         if self.world.faults.is_some_and(|every| number.is_multiple_of(every)) {

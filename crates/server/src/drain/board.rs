@@ -177,10 +177,7 @@ impl Board {
         }
         let standing = (self.priorities.get(&queue).copied().unwrap_or(0), self.fill);
         let left = self.waiting(queue);
-        if let Err(error) = self.places.tell(now, queue, standing, &left) {
-            // It is told again with the next beat.
-            tracing::debug!(%error, "the arbiter does not take a request");
-        }
+        self.places.tell(now, queue, standing, &left);
     }
 
     /// What waits in a queue, target by target.

@@ -78,6 +78,11 @@ impl Failures {
         self.pause.is_some_and(|until| until > now)
     }
 
+    /// How often a file was tried in vain.
+    pub(super) fn tries(&self, file: FileId) -> u32 {
+        self.files.get(&file).map_or(0, |failure| failure.tries)
+    }
+
     pub(super) fn all(&self) -> impl Iterator<Item = &Failure> {
         self.files.values()
     }

@@ -12,13 +12,18 @@
 
 mod alpha;
 mod board;
+mod court;
 mod failures;
 mod gauge;
+mod permits;
 mod places;
 mod report;
 mod room;
+mod rounds;
 mod scout;
 mod settings;
+mod shared;
+mod talk;
 mod ticket;
 mod trigger;
 mod wish;
@@ -27,6 +32,7 @@ mod work;
 pub use alpha::Alpha;
 pub(crate) use room::Room;
 pub use settings::{Draining, Hours, Verify};
+pub(crate) use talk::converse;
 
 use crate::service::Service;
 use crate::union::Union;
@@ -34,12 +40,13 @@ use alpha::Learner;
 use board::Board;
 use forebay_model::{FileId, Result, ServerId};
 use gauge::{Gauge, Valve};
+use permits::Permits;
 use places::{Places, Terms};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use wish::Placement;
 
 /// Fewest and most workers.
@@ -56,6 +63,8 @@ pub(crate) struct Engine {
     board: Mutex<Board>,
     /// Rung when there is something to do.
     bell: Condvar,
+    /// Told when there is something to say to other servers.
+    talk: Notify,
     /// Told when there is room again.
     room: Notify,
     rooms: AtomicU64,
@@ -67,6 +76,8 @@ pub(crate) struct Engine {
     losses: Mutex<BTreeSet<String>>,
     notes: Mutex<Notes>,
     walks: Mutex<Vec<(u64, scout::Walk)>>,
+    permits: Permits,
+    parts: shared::Parts,
 }
 
 /// What was made or changed here, and may have to be made or changed behind.
@@ -78,17 +89,23 @@ struct Notes {
 }
 
 impl Engine {
-    pub(crate) fn new(settings: Draining, server: ServerId, union: &Union) -> Result<Engine> {
+    pub(crate) fn new(
+        settings: Draining,
+        server: ServerId,
+        servers: Vec<ServerId>,
+        union: &Union,
+    ) -> Result<Engine> {
         let (targets, now) = (union.ask(|backend| backend.targets()), Instant::now());
         let alpha = settings.alpha.of(&targets)?;
         let most = settings.alpha.most(&alpha) as usize;
         let workers = targets.len().saturating_mul(most).clamp(*WORKERS.start(), *WORKERS.end());
+        let alone = servers.len() < 2;
         let Draining { choice, quantum, .. } = settings;
-        let places = Places::new(Terms { server, alpha, choice, quantum });
+        let places = Places::new(Terms { server, servers, alpha, choice, quantum });
         let gauges = targets.iter().map(|_| Gauge::new(now)).collect();
         let mut board = Board::new(settings.order, settings.write, places, gauges);
         board.valve = settings.rate.map(|rate| Valve::new(rate.0, now));
-        board.learner = (settings.alpha == Alpha::Learnt).then(|| Learner::new(targets.len()));
+        board.learner = (settings.alpha == Alpha::Learnt && alone).then(|| Learner::new(targets.len()));
         union.all_claims().into_iter().for_each(|file| board.take_up(file));
         // What an earlier life of the server did not bring behind is found by looking at everything.
         let notes = Notes { files: HashSet::new(), all: true, since: Some(now) };
@@ -99,6 +116,7 @@ impl Engine {
             targets,
             board: Mutex::new(board),
             bell: Condvar::new(),
+            talk: Notify::new(),
             room: Notify::new(),
             rooms: AtomicU64::new(0),
             written: AtomicU64::new(0),
@@ -107,6 +125,8 @@ impl Engine {
             losses: Mutex::default(),
             notes: Mutex::new(notes),
             walks: Mutex::default(),
+            permits: Permits::default(),
+            parts: shared::Parts::default(),
         })
     }
 
@@ -124,14 +144,20 @@ impl Engine {
         }
     }
 
-    /// Begins to drain: the threads end when the server does.
-    pub(crate) fn start(service: &Arc<Service>) {
+    /// Begins to drain: the threads end when the server does, and let go of what says that something is alive.
+    pub(crate) fn start(service: &Arc<Service>, alive: &mpsc::Sender<()>) {
         let Some(engine) = &service.drain else { return };
         for _ in 0..engine.workers {
-            let service = service.clone();
-            tokio::task::spawn_blocking(move || work::work(&service));
+            let (service, alive) = (service.clone(), alive.clone());
+            tokio::task::spawn_blocking(move || {
+                work::work(&service);
+                drop(alive);
+            });
         }
-        let service = service.clone();
-        tokio::task::spawn_blocking(move || scout::scout(&service));
+        let (service, alive) = (service.clone(), alive.clone());
+        tokio::task::spawn_blocking(move || {
+            scout::scout(&service);
+            drop(alive);
+        });
     }
 }

@@ -8,12 +8,14 @@ use crate::union::Union;
 use forebay_model::{FileId, FileKind, Identity, Result, Stamp};
 use forebay_policy::Tick;
 use forebay_store::MAX_LISTED;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Between two looks.
 const GLANCE: Duration = Duration::from_millis(20);
+/// Between two questions to other servers.
+const ROUND: Duration = Duration::from_millis(100);
 /// Things of one request that are on their way at the same time.
 const PENDING: usize = 4096;
 
@@ -60,10 +62,10 @@ impl Walk {
 }
 
 /// The scout's thread.
-pub(super) fn scout(service: &Service) {
+pub(super) fn scout(service: &Arc<Service>) {
     let (Some(engine), Some(union)) = (&service.drain, &service.union) else { return };
     let stopping = service.stopping();
-    let mut rest = GLANCE;
+    let (mut rest, mut asked) = (GLANCE, Instant::now());
     while !*stopping.borrow() {
         std::thread::sleep(rest);
         let begin = Instant::now();
@@ -74,6 +76,11 @@ pub(super) fn scout(service: &Service) {
         engine.take_notes(service, union);
         engine.follow_the_rules(service);
         engine.retry(begin);
+        if !service.is_alone() && asked.elapsed() >= ROUND {
+            engine.ask_round(service);
+            engine.take_up_abandoned(service, union);
+            asked = Instant::now();
+        }
         engine.bell.notify_all();
         // Looking takes at most a part of the time.
         rest = GLANCE.max(begin.elapsed() * 4);
@@ -123,6 +130,9 @@ impl Engine {
                     Need::Directory => ticket.dirs.insert(file),
                     Need::Other => ticket.pending.insert(file),
                 };
+                if service.is_shared(file) {
+                    ticket.afar.insert(file, 0);
+                }
             }
         }
     }
@@ -207,8 +217,11 @@ impl Engine {
     /// What somebody waits for, and failed, is tried again.
     fn retry(&self, now: Instant) {
         let mut board = self.board();
-        let wanted = board.tickets.values().flat_map(|ticket| ticket.pending.iter().chain(&ticket.dirs));
-        let wanted: Vec<FileId> = wanted.copied().collect();
+        let wanted = board.tickets.values().flat_map(|ticket| {
+            let all = ticket.pending.iter().chain(&ticket.dirs);
+            all.copied().filter(|&file| ticket.is_out(file))
+        });
+        let wanted: Vec<FileId> = wanted.collect();
         for file in wanted {
             if !board.waits_for(file) {
                 board.choose(now, file);

@@ -3,8 +3,10 @@
 //! A file of up to 64 MiB lies on one target, a larger one on as many more as it has such parts: what many processes wrote
 //! into one file needs many targets, and what each wrote into its own does not.
 
+use super::Engine;
+use crate::service::Service;
 use forebay_backend::Layout;
-use forebay_model::JobId;
+use forebay_model::{FileId, JobId};
 use forebay_policy::Tick;
 use forebay_policy::place::{Job, Ledger, Limits, Pattern, Shape, State, Topology, Weights, Writer, place};
 use std::collections::{BTreeMap, HashMap};
@@ -86,6 +88,16 @@ impl Placement {
         if known.full.insert(target, Instant::now()).is_none() {
             known.survey();
         }
+    }
+}
+
+impl Engine {
+    /// How a file should lie that is about to be made behind.
+    pub(super) fn wish(&self, service: &Service, file: FileId) -> impl Fn(u64) -> Option<Layout> {
+        let now = Tick(service.store.data().now().0);
+        let newest = service.store.data().dirty(file).into_iter().max_by_key(|piece| piece.stamp);
+        let job = newest.map_or(JobId(0), |piece| piece.job);
+        move |size| self.placement.layout(now, job, size)
     }
 }
 

@@ -3,14 +3,17 @@
 use super::Engine;
 use super::board::{Assignment, Board, Task};
 use super::settings::Verify;
+use super::shared::open_place;
 use crate::service::Service;
-use crate::union::{Pen, Union};
+use crate::union::{Extras, Pen, Union};
 use crc32c::crc32c;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, JobId, Name, Result, Span, Stamp, Uid};
 use forebay_policy::Tick;
 use forebay_policy::drain::{BatchId, Layout, TargetId};
-use forebay_store::Picked;
+use forebay_store::{Batch, Picked};
+use forebay_wire::{Born, PeerRequest};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -25,6 +28,8 @@ const MOST_FILES: usize = 64;
 /// A file that a worker is writing.
 struct Stint {
     pen: Pen,
+    /// What its authority said, if other servers hold bytes of it too.
+    born: Option<Arc<Born>>,
     queue: JobId,
     writes: Vec<BatchId>,
     written: Vec<(Span, Stamp)>,
@@ -41,7 +46,7 @@ struct Hand {
 }
 
 /// One worker's thread.
-pub(super) fn work(service: &Service) {
+pub(super) fn work(service: &Arc<Service>) {
     let (Some(engine), Some(union)) = (&service.drain, &service.union) else { return };
     let stopping = service.stopping();
     let mut hand = Hand::default();
@@ -72,7 +77,11 @@ impl Engine {
                 return None;
             }
             let now = (Tick(service.store.data().now().0), Instant::now());
-            if let Some(task) = board.task(now, unsettled) {
+            let task = board.task(now, unsettled);
+            if std::mem::take(&mut board.places.news) {
+                self.talk.notify_waiters();
+            }
+            if let Some(task) = task {
                 board.busy += 1;
                 drop(board);
                 return Some(task);
@@ -83,12 +92,17 @@ impl Engine {
     }
 
     /// Whatever the board has to know of is told, and there may be something to do for others.
-    fn tell(&self, tell: impl FnOnce(&mut Board)) {
-        tell(&mut self.board());
+    pub(super) fn tell(&self, tell: impl FnOnce(&mut Board)) {
+        let mut board = self.board();
+        tell(&mut board);
+        if std::mem::take(&mut board.places.news) {
+            self.talk.notify_waiters();
+        }
+        drop(board);
         self.bell.notify_all();
     }
 
-    fn prepare(&self, service: &Service, union: &Union, file: FileId) {
+    fn prepare(&self, service: &Arc<Service>, union: &Union, file: FileId) {
         match self.prepared(service, union, file) {
             Ok(Prepared::Queue(path, user, layout)) => {
                 let dirty = service.store.data().dirty(file);
@@ -111,11 +125,11 @@ impl Engine {
     }
 
     /// Makes or finds something behind.
-    fn prepared(&self, service: &Service, union: &Union, file: FileId) -> Result<Prepared> {
-        let now = Tick(service.store.data().now().0);
-        let newest = service.store.data().dirty(file).into_iter().max_by_key(|piece| piece.stamp);
-        let job = newest.map_or(JobId(0), |piece| piece.job);
-        let wish = |size: u64| self.placement.layout(now, job, size);
+    fn prepared(&self, service: &Arc<Service>, union: &Union, file: FileId) -> Result<Prepared> {
+        if service.is_shared(file) {
+            return self.prepared_shared(service, union, file);
+        }
+        let wish = self.wish(service, file);
         let Some(born) = service.bear(union, file, &wish)? else {
             return Ok(Prepared::Gone);
         };
@@ -128,17 +142,26 @@ impl Engine {
             board.touch_dirs(&born.dirs);
         }
         match born.kind {
-            FileKind::File => {
-                let layout = union.ask(|backend| backend.layout(&born.path))?;
-                let targets = layout.targets.into_iter().map(TargetId).collect();
-                Ok(Prepared::Queue(path, born.owner, Layout::new(targets, layout.stripe)))
-            }
+            FileKind::File => Ok(Prepared::Queue(path, born.owner, layout(union, &born.path)?)),
             FileKind::Directory => Ok(Prepared::Later),
             FileKind::Symlink | FileKind::Special(_) => Ok(Prepared::Conclude),
         }
     }
 
-    fn write(&self, service: &Service, union: &Union, hand: &mut Hand, assignment: Assignment) {
+    /// Has a file behind of which other servers hold bytes, or the name.
+    fn prepared_shared(&self, service: &Arc<Service>, union: &Union, file: FileId) -> Result<Prepared> {
+        let size = service.store.data().facts(file)?.size;
+        let Some(flight) = self.permits.fly(file, size, || service.leave(file))? else {
+            return Ok(Prepared::Gone);
+        };
+        let path = shown(&flight.born.place.path);
+        if let Some(entry) = self.board().files.get_mut(&file) {
+            (entry.path, entry.user) = (path.clone(), flight.born.owner);
+        }
+        Ok(Prepared::Queue(path, flight.born.owner, layout(union, &flight.born.place.path)?))
+    }
+
+    fn write(&self, service: &Arc<Service>, union: &Union, hand: &mut Hand, assignment: Assignment) {
         let Assignment { queue, id, batch } = assignment;
         let (file, target, span) = (batch.file, batch.target, batch.span());
         let wait = self.board().valve.as_mut().map(|valve| valve.pass(Instant::now(), span.len()));
@@ -181,25 +204,23 @@ impl Engine {
     /// Writes what of a span is still in regions; nothing if the file has gone.
     fn written_now(
         &self,
-        service: &Service,
+        service: &Arc<Service>,
         union: &Union,
         hand: &mut Hand,
         (file, queue): (FileId, JobId),
         span: Span,
     ) -> Result<Option<u64>> {
-        if hand.stints.get(&file).is_none_or(|stint| stint.pen.grown < span.end) {
+        // As long as it is held nobody cuts the file behind.
+        let mut _flight = None;
+        if service.is_shared(file) {
+            let Some(flight) = self.permits.fly(file, span.end, || service.leave(file))? else {
+                return Ok(None);
+            };
+            self.open_shared(union, hand, (file, queue), &flight.born)?;
+            _flight = Some(flight);
+        } else if hand.stints.get(&file).is_none_or(|stint| stint.pen.grown < span.end) {
             let Some(pen) = service.pen(union, file)? else { return Ok(None) };
-            match hand.stints.get_mut(&file) {
-                // Another object: the first one's writes are synced by it.
-                Some(stint) => {
-                    let before = std::mem::replace(&mut stint.pen, pen);
-                    union.ask(|_| before.object.sync())?;
-                }
-                None => {
-                    let (writes, written, sums) = (Vec::new(), Vec::new(), Vec::new());
-                    hand.stints.insert(file, Stint { pen, queue, writes, written, sums });
-                }
-            }
+            hand.take(union, (file, queue), pen, None)?;
         }
         let picked = match service.store.data().pick(file, span) {
             Ok(picked) => picked,
@@ -222,17 +243,46 @@ impl Engine {
         Ok(Some(bytes))
     }
 
+    /// Takes up a file of which other servers hold bytes, or the name.
+    fn open_shared(
+        &self,
+        union: &Union,
+        hand: &mut Hand,
+        (file, queue): (FileId, JobId),
+        born: &Arc<Born>,
+    ) -> Result<()> {
+        let known = hand.stints.get(&file).and_then(|stint| stint.born.as_ref());
+        if known.is_some_and(|known| known.place.serial == born.place.serial) {
+            return Ok(());
+        }
+        let object = open_place(union, file, &born.place).inspect_err(|_| {
+            // It may have another name by now: that is asked the next time.
+            self.permits.give_up(file);
+        })?;
+        let pen = Pen { object, grown: born.grown };
+        hand.take(union, (file, queue), pen, Some(born.clone()))
+    }
+
     /// Sees that everything in hand is on its device, and lets go of it here.
-    fn settle(&self, service: &Service, union: &Union, hand: &mut Hand) {
+    fn settle(&self, service: &Arc<Service>, union: &Union, hand: &mut Hand) {
         for (file, stint) in std::mem::take(&mut hand.stints) {
-            let Stint { pen, queue, writes, written, sums } = stint;
+            let Stint { pen, born, queue, writes, written, sums } = stint;
             let settled = union
                 .ask(|_| pen.object.sync())
                 .and_then(|()| union.ask(|_| verified(service, file, &pen, &sums)))
                 .and_then(|()| {
                     union.count_claim(file);
+                    self.permits.count(file);
                     service.store.data().behind_all(file, &written)
+                })
+                .and_then(|freed| {
+                    // What lies between belongs to others: with it, what is behind is few ranges.
+                    let between = born.iter().flat_map(|born| foreign(&born.layout, service, &written));
+                    let between: Vec<Span> = between.collect();
+                    service.store.data().hollow(file, &between, Batch::default()).map(|()| freed)
                 });
+            // Some back ends put a file together when the last who writes to it lets go.
+            union.ask(|_| drop(pen));
             match settled {
                 Ok(freed) => {
                     self.made_room(freed);
@@ -263,8 +313,13 @@ impl Engine {
     }
 
     /// Everything of a file is out: it gets its length, owner, mode and time, and is let go of.
-    fn conclude(&self, service: &Service, union: &Union, file: FileId) {
-        let extras = match service.conclude(union, file, self.last.load(Ordering::Relaxed)) {
+    fn conclude(&self, service: &Arc<Service>, union: &Union, file: FileId) {
+        let (shared, last) = (service.is_shared(file), self.last.load(Ordering::Relaxed));
+        let concluded = match shared {
+            true => self.conclude_part(service, file, last),
+            false => service.conclude(union, file, last, None),
+        };
+        let extras = match concluded {
             Ok(extras) => extras,
             Err(error) => return self.failed(service, file, error),
         };
@@ -279,19 +334,53 @@ impl Engine {
             board.finished(file);
             board.touch_dirs(&extras.dirs);
             for ticket in board.tickets.values_mut() {
-                if oldest.is_none_or(|oldest| oldest > ticket.begun) {
+                if oldest.is_none_or(|oldest| oldest > ticket.begun) && (!shared || ticket.is_out(file)) {
                     ticket.gone(file);
                 }
             }
         });
     }
 
+    /// What this server holds of a file is out: whoever has its name is told, and sees to the rest when all are done.
+    fn conclude_part(&self, service: &Arc<Service>, file: FileId, last: bool) -> Result<Extras> {
+        self.permits.give_up(file);
+        let told = async {
+            if !service.is_authority(file) {
+                let authority = service.members.members().authority(file);
+                if let Err(error) = service.ask(authority, PeerRequest::Drained { file }).await {
+                    tracing::debug!(%file, %error, "that a file is drained will be found out");
+                }
+                return Ok(Extras::default());
+            }
+            match self.parts.are_busy(file) {
+                true => Ok(Extras::default()),
+                false => service.conclude_shared(file, last).await,
+            }
+        };
+        service.await_unless_it_ends(told)?
+    }
+
     fn failed(&self, service: &Service, file: FileId, error: Error) {
         let is_dir = service.is_directory(file);
-        if error.kind() == ErrorKind::NotFound && service.store.names().inode(file).is_err() {
+        if error.kind() == ErrorKind::NotFound
+            && service.is_authority(file)
+            && service.store.names().inode(file).is_err()
+        {
             return self.tell(|board| board.gone(file));
         }
+        self.name(service, file);
         self.tell(|board| board.failed(Instant::now(), file, is_dir, error));
+    }
+
+    /// Whoever is told of a file wants to know which it is, and whose.
+    fn name(&self, service: &Service, file: FileId) {
+        let unknown = self.board().files.get(&file).is_some_and(|entry| !entry.path.starts_with('/'));
+        if let (true, Some(union)) = (unknown, &service.union)
+            && let Ok(called) = service.called(union, file)
+            && let Some(entry) = self.board().files.get_mut(&file)
+        {
+            (entry.path, entry.user) = called;
+        }
     }
 
     fn at_target(&self, target: TargetId, error: Error) -> Error {
@@ -313,7 +402,44 @@ enum Prepared {
     Later,
 }
 
+/// Which target holds which bytes of something behind.
+fn layout(union: &Union, path: &[Name]) -> Result<Layout> {
+    let layout = union.ask(|backend| backend.layout(path))?;
+    let targets = layout.targets.into_iter().map(TargetId).collect();
+    Ok(Layout::new(targets, layout.stripe))
+}
+
+/// What other servers hold of a file between the first and the last of these.
+fn foreign(layout: &forebay_model::Layout, service: &Service, written: &[(Span, Stamp)]) -> Vec<Span> {
+    let start = written.iter().map(|(span, _)| span.start).min().unwrap_or(0);
+    let end = written.iter().map(|(span, _)| span.end).max().unwrap_or(0);
+    let others = layout.pieces(Span::new(start, end)).filter(|(server, _)| *server != service.config.server);
+    others.map(|(_, span)| span).collect()
+}
+
 impl Hand {
+    /// Takes up a file, or another object of one: the first one's writes are synced by it.
+    fn take(
+        &mut self,
+        union: &Union,
+        (file, queue): (FileId, JobId),
+        pen: Pen,
+        born: Option<Arc<Born>>,
+    ) -> Result<()> {
+        match self.stints.get_mut(&file) {
+            Some(stint) => {
+                let before = std::mem::replace(&mut stint.pen, pen);
+                stint.born = born;
+                union.ask(|_| before.object.sync())
+            }
+            None => {
+                let (writes, written, sums) = (Vec::new(), Vec::new(), Vec::new());
+                self.stints.insert(file, Stint { pen, born, queue, writes, written, sums });
+                Ok(())
+            }
+        }
+    }
+
     /// Gives a file up; returns the writes that are not settled.
     fn drop(&mut self, file: FileId) -> Vec<BatchId> {
         self.stints.remove(&file).map_or_else(Vec::new, |stint| stint.writes)

@@ -87,7 +87,10 @@ impl Service {
             (true, None) => Err(Stop::Reshape(file, change)),
             (true, Some(opening)) => {
                 self.shed_set_id(caller, hold)?;
+                self.claim_shared(file)?;
+                let _still = self.drain.as_ref().map(|engine| engine.permits().still(file)).transpose()?;
                 self.decide_reshape(file, opening)?;
+                self.trim_shared(file, opening.change());
                 Ok(Reply::Done)
             }
         }

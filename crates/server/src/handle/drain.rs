@@ -3,23 +3,30 @@
 use crate::drain::Engine;
 use crate::service::{Caller, Service};
 use crate::several::Handled;
-use forebay_model::{Error, ErrorKind};
+use forebay_model::{Error, ErrorKind, FileId};
 use forebay_wire::{DrainCall, Reply, Request};
 
 impl Service {
     pub(super) fn drain(&self, caller: &Caller, call: &DrainCall) -> Handled {
         let Some(engine) = &self.drain else {
-            let text = match self.union {
-                Some(_) => "a service of several servers does not drain yet: use \"forebay get\"",
-                None => "this server has nothing behind it: start it with --backend",
-            };
+            let text = "this server has nothing behind it: start it with --backend";
             return Err(Error::new(ErrorKind::Unsupported, text).into());
         };
+        if matches!(call, DrainCall::Begin { .. }) && !self.is_authority(FileId::ROOT) {
+            let first = self.members.members().authority(FileId::ROOT);
+            let text = format!("server {first} has the names of this service: it is asked to drain");
+            return Err(Error::new(ErrorKind::Invalid, text).into());
+        }
         let ticket = match call {
             DrainCall::Begin { file, order, last } => {
                 match file {
                     Some(file) => self.reach(caller, *file)?,
                     None => self.demand(caller, "drain everything")?,
+                }
+                if order.is_some() && !self.is_alone() {
+                    let text =
+                        "several servers drain in the order of their settings: set order in [server.drain]";
+                    return Err(Error::new(ErrorKind::Unsupported, text).into());
                 }
                 if order.is_some() || *last {
                     self.demand(caller, "say how the buffer drains")?;

@@ -84,7 +84,7 @@ impl Afar {
 
 impl Service {
     /// What this server holds of a file's bytes.
-    pub(super) fn held(&self, file: FileId) -> Result<Held> {
+    pub(crate) fn held(&self, file: FileId) -> Result<Held> {
         let facts = self.store.data().facts(file)?;
         Ok(Held { size: facts.size, touched: facts.touched, buffered: facts.buffered })
     }
@@ -113,6 +113,8 @@ impl Service {
             extent.least = extent.least.min(size);
         }
         extent.elsewhere = None;
+        // Otherwise what is said of an empty file would be what is said of one that nobody else holds.
+        extent.touched = extent.touched.max(Some(opening.serial()));
         let (reshapes, data) = (self.store.reshapes(), self.store.data());
         self.store
             .names()
@@ -120,7 +122,7 @@ impl Service {
     }
 
     /// How long a file of ours is, whoever holds its bytes. Whoever asks keeps others from changing that.
-    pub(super) async fn length(self: &Arc<Service>, file: FileId) -> Result<u64> {
+    pub(crate) async fn length(self: &Arc<Service>, file: FileId) -> Result<u64> {
         let held = match self.extent(file)?.unsettled {
             true => self.gather_others(file).await?,
             false => Held::default(),
@@ -149,7 +151,7 @@ impl Service {
     }
 
     /// The offset below which bytes of a file of ours were lost with an earlier store of a server.
-    pub(super) fn lost_below(&self, file: FileId, server: ServerId) -> Result<u64> {
+    pub(crate) fn lost_below(&self, file: FileId, server: ServerId) -> Result<u64> {
         let Body::File { layout, incarnations, extent } = self.store.names().inode(file)?.body else {
             return Err(ErrorKind::IsDirectory.into());
         };
@@ -202,7 +204,7 @@ impl Service {
     }
 
     /// The other servers that may hold bytes of a file of ours.
-    pub(super) fn holders(&self, file: FileId) -> Result<Vec<ServerId>> {
+    pub(crate) fn holders(&self, file: FileId) -> Result<Vec<ServerId>> {
         match self.store.names().inode(file)?.body {
             Body::File { layout, extent, .. } if is_afar(&extent) => Ok(self.others_of(&layout)),
             _ => Ok(Vec::new()),
@@ -214,7 +216,7 @@ impl Service {
     }
 
     /// Tells all others that may hold bytes of a file something; all have to hear it.
-    pub(super) async fn tell_holders(self: &Arc<Service>, file: FileId, what: &PeerRequest) -> Result<()> {
+    pub(crate) async fn tell_holders(self: &Arc<Service>, file: FileId, what: &PeerRequest) -> Result<()> {
         let list = self.holders(file)?.into_iter().map(|server| (server, what.clone())).collect();
         for answer in self.ask_all(list).await {
             answer?;

@@ -75,7 +75,9 @@ impl Service {
                 self.take_orphaned();
                 Ok(PeerReply::Names { told: told?.encode() })
             }
-            PeerRequest::Carry { .. } => Err(Stop::Names(forebay_store::Obstacle::Several)),
+            PeerRequest::Carry { .. } | PeerRequest::Bear { .. } => {
+                Err(Stop::Names(forebay_store::Obstacle::Several))
+            }
             PeerRequest::Share { dir } => {
                 self.demand_joined()?;
                 let share = self.store.names().settled_share(*dir).map_err(Error::from)?;
@@ -112,7 +114,21 @@ impl Service {
                 let place = tokio::task::block_in_place(|| self.place_behind(*file))?;
                 Ok(PeerReply::Behind { place })
             }
-            PeerRequest::Reshape { .. }
+            PeerRequest::Drained { file } => {
+                self.part_drained(from, *file);
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::Arbitrate { heard, fill, wanted } => {
+                Ok(self.arbitrate(from, (*heard, *fill), wanted)?)
+            }
+            PeerRequest::Granted => {
+                self.ask_for_places();
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::Undrained { files, before, drain } => Ok(self.undrained(files, *before, *drain)),
+            PeerRequest::Level { .. }
+            | PeerRequest::Anew { .. }
+            | PeerRequest::Reshape { .. }
             | PeerRequest::Reshaped { .. }
             | PeerRequest::Fate { .. }
             | PeerRequest::Put { .. } => {
@@ -134,7 +150,18 @@ impl Service {
                 if lost_below > 0 {
                     data.lose(file, lost_below)?;
                 }
+                // From now on nothing is written behind until whoever decides says where.
+                let _still = self.drain.as_ref().map(|engine| engine.permits().still(file)).transpose()?;
                 reshapes.prepare(file, serial, change)?;
+            }
+            PeerRequest::Level { file, ref layout, ref place, size, lost_below } => {
+                self.demand_authority(from, file)?;
+                let held = self.level_here((file, layout), place, size, lost_below)?;
+                return Ok(PeerReply::Facts(held));
+            }
+            PeerRequest::Anew { file, size } => {
+                self.demand_authority(from, file)?;
+                self.take_anew(file, size)?;
             }
             PeerRequest::Reshaped { file, serial, done } => {
                 self.demand_authority(from, file)?;
@@ -167,10 +194,14 @@ impl Service {
 
     /// Answers when whoever has to be waited for has said what is needed.
     pub(crate) async fn answer_later(self: Arc<Service>, from: ServerId, request: PeerRequest) -> Answer {
+        self.demand_joined()?;
+        if let PeerRequest::Bear { file, size } = request {
+            let born = self.bear_shared(from, file, size).await?;
+            return Ok(Reply::Peer(Box::new(PeerReply::Born { born })));
+        }
         let (PeerRequest::Names { ask } | PeerRequest::Carry { ask }) = &request else {
             return Err(nonsense(&request));
         };
-        self.demand_joined()?;
         let told: Told = self.answer_names(from, &Ask::decode(ask)?).await?;
         Ok(Reply::Peer(Box::new(PeerReply::Names { told: told.encode() })))
     }

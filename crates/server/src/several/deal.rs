@@ -368,7 +368,7 @@ impl Service {
     }
 
     /// Asks several other servers at the same time; the answers come in the order of the questions.
-    pub(super) async fn ask_all(
+    pub(crate) async fn ask_all(
         self: &Arc<Service>,
         list: Vec<(ServerId, PeerRequest)>,
     ) -> Vec<Result<PeerReply>> {
@@ -414,7 +414,7 @@ fn told(reply: PeerReply) -> Result<Told> {
 }
 
 /// What two servers hold of a file together.
-pub(super) fn and(one: Held, other: Held) -> Held {
+pub(crate) fn and(one: Held, other: Held) -> Held {
     Held {
         size: one.size.max(other.size),
         touched: one.touched.max(other.touched),

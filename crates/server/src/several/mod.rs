@@ -41,7 +41,7 @@ mod tidy;
 
 pub(crate) use afar::{Afar, is_afar};
 pub(crate) use append::Writer;
-pub(crate) use deal::{Undone, resolve};
+pub(crate) use deal::{Undone, and, resolve};
 pub(crate) use homes::check_homes;
 pub(crate) use joining::Joining;
 pub use joining::forgive;

@@ -47,7 +47,7 @@ impl Service {
     }
 
     /// Tells those who have not heard it that the last change of a file is made.
-    pub(super) async fn tell_reshaped(self: &Arc<Service>, file: FileId) -> Result<()> {
+    pub(crate) async fn tell_reshaped(self: &Arc<Service>, file: FileId) -> Result<()> {
         let Some((serial, left)) = self.store.reshapes().untold(file)? else { return Ok(()) };
         let ask = |&server| (server, PeerRequest::Reshaped { file, serial, done: true });
         let answers = self.ask_all(left.iter().map(ask).collect()).await;

@@ -1,15 +1,15 @@
 //! Bytes behind of files whose names another server has.
 //!
-//! Where such a file is behind is asked whenever that is needed, of the server that knows. Several servers may write to
-//! it there, each its own stripes: so it is known by its serial number, and not by its length and time.
+//! Where such a file is behind is asked of the server that knows, and counts as long as it is there. Several servers may
+//! write to it, each its own stripes: so it is known by its serial number, and not by its length and time.
 
-use super::read::{Part, fetch};
-use super::{changed_behind, gone_behind};
+use super::read::{Part, behind, fetch};
+use super::{MOST_SEEN, Union, changed_behind, gone_behind};
 use crate::service::Service;
 use crate::several::nonsense;
 use forebay_model::{Error, ErrorKind, FileId, Result};
 use forebay_wire::{PeerReply, PeerRequest, Place};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// How often a read starts again because the file was moved or cut meanwhile, and after how long.
@@ -44,22 +44,32 @@ impl Service {
         offset: u64,
         len: u32,
     ) -> Result<Vec<Part>> {
+        let Some(union) = &self.union else { return Err(gone_behind(file)) };
         for _ in 0..TRIES {
-            let place = self.whereabouts(file).await?.ok_or_else(|| gone_behind(file))?;
+            let place = match union.known_place(file) {
+                Some(place) => place,
+                None => {
+                    let place = self.whereabouts(file).await?.ok_or_else(|| gone_behind(file))?;
+                    union.note_place(file, place)
+                }
+            };
             let service = self.clone();
             let read = tokio::task::spawn_blocking(move || service.read_at_place(file, offset, len, &place));
             let failed = |_| Err(Error::new(ErrorKind::Io, "the server failed while it read from behind"));
             if let Some(parts) = read.await.unwrap_or_else(failed)? {
                 return Ok(parts);
             }
+            union.forget_place(file);
             tokio::time::sleep(PAUSE).await;
         }
         Err(changed_behind(file))
     }
 
     fn read_at_place(&self, file: FileId, offset: u64, len: u32, place: &Place) -> Result<Option<Vec<Part>>> {
-        let Some(union) = &self.union else { return Err(gone_behind(file)) };
+        let (Some(union), Some(engine)) = (&self.union, &self.drain) else { return Err(gone_behind(file)) };
+        let watch = engine.permits().watch(file);
         let pieces = self.store.data().read(file, offset, len)?;
+        let spans = behind(&pieces);
         let object = match union.ask(|backend| backend.open(&place.path)) {
             Ok(object) => object,
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
@@ -67,6 +77,29 @@ impl Service {
             }
             Err(error) => return Err(error),
         };
-        fetch(&*object, |version| version.serial == place.serial, pieces)
+        let parts = union.ask(|_| fetch(&*object, |version| version.serial == place.serial, pieces))?;
+        // Nothing was laid over it, and nothing that was came to be behind.
+        let same = behind(&self.store.data().read(file, offset, len)?) == spans && watch.saw_nothing();
+        Ok(parts.filter(|_| same))
+    }
+}
+
+impl Union {
+    fn known_place(&self, file: FileId) -> Option<Arc<Place>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).get(&file).cloned()
+    }
+
+    fn note_place(&self, file: FileId, place: Place) -> Arc<Place> {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if places.len() >= MOST_SEEN {
+            places.clear();
+        }
+        let place = Arc::new(place);
+        places.insert(file, place.clone());
+        place
+    }
+
+    fn forget_place(&self, file: FileId) {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).remove(&file);
     }
 }

@@ -217,6 +217,19 @@ impl Service {
     }
 
     /// A name of something, and the directory that holds it.
+    /// Where something is here, for people, and whose it is.
+    pub(crate) fn called(&self, union: &Union, file: FileId) -> Result<(String, Uid)> {
+        let (mut path, mut at, mut owner) = (String::new(), file, None);
+        while at != FileId::ROOT {
+            let inode = self.store.names().inode(at)?;
+            let (dir, name) = self.name_of(union, at, &inode)?;
+            owner.get_or_insert(inode.uid);
+            path = format!("/{name}{path}");
+            at = dir;
+        }
+        Ok((path, owner.unwrap_or(Uid(0))))
+    }
+
     fn name_of(&self, union: &Union, file: FileId, inode: &Inode) -> Result<(FileId, Name)> {
         let names = self.store.names();
         if let (Body::Directory { name: Some(name), .. }, Some(dir)) = (&inode.body, inode.parent()) {

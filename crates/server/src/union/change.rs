@@ -288,7 +288,7 @@ impl Service {
     }
 }
 
-pub(super) fn changed_behind(file: FileId) -> Error {
+pub(crate) fn changed_behind(file: FileId) -> Error {
     let text = format!(
         "file {file} was changed in the back end, and here too: copy what you need of both, and remove one"
     );

@@ -270,6 +270,12 @@ impl Service {
             let mut batch = Batch::default();
             batch.put(record::key(file), known.encode());
             let renewed = match found.kind {
+                FileKind::File if self.is_shared(file) => match self.renew_shared(file, found.version.size) {
+                    Ok(true) => self.store.meta().commit(batch),
+                    // Whoever changes its order now sees it later.
+                    Ok(false) => return Ok(()),
+                    Err(error) => Err(error),
+                },
                 FileKind::File => self.store.data().found_anew(file, found.version.size, batch),
                 _ => self.store.meta().commit(batch),
             };
@@ -303,7 +309,7 @@ impl Service {
             self.store.meta().commit(batch)
         };
         let gone = match inode.kind() {
-            FileKind::File if !self.store.data().is_as_behind(file)? => return Ok(false),
+            FileKind::File if !self.has_no_news(file, inode)? => return Ok(false),
             FileKind::Directory => {
                 self.vanish_below(union, file)?;
                 names.remove_dir_via(&root, dir, name, now, forget)

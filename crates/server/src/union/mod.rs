@@ -24,16 +24,16 @@ mod pen;
 mod read;
 mod record;
 
-pub(crate) use change::Spot;
+pub(crate) use change::{Spot, changed_behind};
 pub(crate) use extras::Extras;
 pub(crate) use pen::Pen;
 pub(crate) use read::Part;
 
-use change::changed_behind;
 use claim::Claims;
 use forebay_backend::{Backend, Found};
 use forebay_model::{Error, ErrorKind, FileId, Name, Result};
 use forebay_store::{Batch, Kv};
+use forebay_wire::Place;
 use record::{Home, Record};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -60,6 +60,8 @@ pub(crate) struct Union {
     claims: Claims,
     /// Names of files, as they were when they were last seen.
     hints: Mutex<HashMap<FileId, (FileId, Name)>>,
+    /// Where files of other servers were last known to be.
+    places: Mutex<HashMap<FileId, Arc<Place>>>,
     /// Whether what is written down here can outlive the machine's death.
     lasting: bool,
     /// Bounds those who wait for the back end.
@@ -72,6 +74,7 @@ impl Union {
             lasting,
             claims: Claims::default(),
             hints: Mutex::default(),
+            places: Mutex::default(),
             backend,
             kv,
             tree: RwLock::default(),
@@ -93,6 +96,11 @@ impl Union {
 
     fn record(&self, file: FileId) -> Result<Option<Record>> {
         self.kv.get(&record::key(file))?.map(|bytes| Record::decode(file, &bytes)).transpose()
+    }
+
+    /// Whether something is behind.
+    pub(crate) fn knows(&self, file: FileId) -> Result<bool> {
+        self.record(file).map(|record| record.is_some())
     }
 
     /// Where a file is behind, if it is. The caller holds `tree`, or the locks of all names on the way.
@@ -175,7 +183,7 @@ fn is_private(dir: FileId, name: &Name) -> bool {
     dir == FileId::ROOT && name.as_bytes() == PRIVATE
 }
 
-fn gone_behind(file: FileId) -> Error {
+pub(crate) fn gone_behind(file: FileId) -> Error {
     let text = format!("file {file} has vanished from the back end: put it back, or remove the file");
     Error::new(ErrorKind::Stale, text)
 }

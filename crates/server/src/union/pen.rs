@@ -6,10 +6,8 @@ use super::{Extras, Home, Union, gone_behind};
 use crate::service::Service;
 use forebay_backend::{Found, Object};
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result, Span, Time};
-use forebay_store::{Batch, Inode};
-
-/// How many zeros are written at once.
-const ZEROS: usize = 1 << 20;
+use forebay_store::{Batch, Body, Extent, Facts, Inode};
+use forebay_wire::Place;
 
 /// A file behind that is being written.
 pub(crate) struct Pen {
@@ -47,13 +45,61 @@ impl Service {
         if !union.ask(|backend| backend.truncate(path, size))? {
             return Err(gone_behind(file));
         }
-        self.store.data().hollow(file, Span::new(there, size), Batch::default())?;
+        self.store.data().hollow(file, &[Span::new(there, size)], Batch::default())?;
         Ok(size)
     }
 
+    /// Where a claimed file is behind that several servers write to, and how long it is there: so long at least. Nothing if
+    /// it has no name any more.
+    pub(crate) fn grow_shared(&self, union: &Union, file: FileId, size: u64) -> Result<Option<(Place, u64)>> {
+        self.measured(union, file, |path, there| match size > there {
+            true => union.ask(|backend| backend.truncate(path, size)).map(|_| size),
+            false => Ok(there),
+        })
+    }
+
+    /// Cuts a file behind that several servers write to, if it is behind.
+    pub(crate) fn shorten(&self, union: &Union, file: FileId, size: u64) -> Result<()> {
+        let cut = self.measured(union, file, |path, there| match size < there {
+            true => union.ask(|backend| backend.truncate(path, size)).map(|_| size),
+            false => Ok(there),
+        });
+        cut.map(drop)
+    }
+
+    fn measured(
+        &self,
+        union: &Union,
+        file: FileId,
+        length: impl FnOnce(&[Name], u64) -> Result<u64>,
+    ) -> Result<Option<(Place, u64)>> {
+        let _length = union.length(file);
+        let held = self.store.names().hold(file, |inode| {
+            let Some(inode) = inode.filter(|inode| !inode.parents.is_empty()) else { return Ok(None) };
+            let _still = union.still();
+            let Some(record) = union.record(file)? else { return Ok(None) };
+            let path = union.path(file)?.ok_or_else(|| gone_behind(file))?;
+            let object = open(union, &path, inode, &record)?;
+            let version = union.ask(|_| object.version())?;
+            if version.serial != record.version.serial {
+                return Err(changed_behind(file));
+            }
+            let length = length(&path, version.size)?;
+            Ok(Some((Place { path, serial: version.serial }, length)))
+        });
+        held.map_err(Error::from)
+    }
+
     /// The end of a claim: what is behind gets its length, zeros, owner, mode and time, and is seen anew.
-    /// For the last time, it also gets what only some back ends hold.
-    pub(crate) fn conclude(&self, union: &Union, file: FileId, last: bool) -> Result<Extras> {
+    /// For the last time, it also gets what only some back ends hold. Of a file that several servers hold it has to be
+    /// said what they know of it.
+    pub(crate) fn conclude(
+        &self,
+        union: &Union,
+        file: FileId,
+        last: bool,
+        shared: Option<Facts>,
+    ) -> Result<Extras> {
         let _length = union.length(file);
         let mut extras = Extras::default();
         if union.claimed(file).is_none() {
@@ -74,16 +120,20 @@ impl Service {
                 return Err(changed_behind(file));
             }
             let named = record.home != Home::Private;
-            if named && inode.kind() == FileKind::File {
-                self.level(union, file, &path, &found)?;
+            match &shared {
+                Some(facts) if named && found.version.size != facts.size => {
+                    union.ask(|backend| backend.truncate(&path, facts.size))?;
+                }
+                None if named && inode.kind() == FileKind::File => self.level(union, file, &path, &found)?,
+                _ => {}
             }
             if named && last {
                 self.add_extras(union, file, inode, &path, &mut extras)?;
             }
             if named {
-                self.dress(union, file, inode, &path)?;
+                self.dress(union, (file, inode), &path, shared)?;
             }
-            self.see_again(union, file, &record, &path)
+            self.see_again(union, file, &record, &path, shared.is_some())
         });
         held.map_err(Error::from)?;
         union.unclaim(file);
@@ -102,23 +152,24 @@ impl Service {
         if !holes.is_empty() {
             union.ask(|backend| {
                 let object = backend.open_to_write(path)?;
-                let zeros = vec![0; ZEROS];
-                for hole in holes {
-                    let mut at = hole.start;
-                    while at < hole.end {
-                        let some = (hole.end - at).min(ZEROS as u64) as usize;
-                        object.write_at(at, &[&zeros[..some]])?;
-                        at += some as u64;
-                    }
-                }
+                holes.into_iter().try_for_each(|hole| object.zero(hole))?;
                 object.sync()
             })?;
         }
         Ok(())
     }
 
-    fn dress(&self, union: &Union, file: FileId, inode: &Inode, path: &[Name]) -> Result<()> {
-        let mtime = self.mtime(file, inode)?;
+    fn dress(
+        &self,
+        union: &Union,
+        (file, inode): (FileId, &Inode),
+        path: &[Name],
+        shared: Option<Facts>,
+    ) -> Result<()> {
+        let mtime = match shared {
+            Some(facts) => inode.attr(file, &facts).mtime,
+            None => self.mtime(file, inode)?,
+        };
         let dressed = union.ask(|backend| backend.set_attr(path, (inode.uid, inode.gid), inode.mode, mtime));
         match dressed {
             // Whoever serves without being root serves himself.
@@ -132,11 +183,32 @@ impl Service {
 
     fn mtime(&self, file: FileId, inode: &Inode) -> Result<Time> {
         let facts = match inode.kind() {
-            FileKind::File => self.store.data().facts(file)?,
+            FileKind::File => self.noted_facts(file, inode)?,
             FileKind::Directory => self.store.names().share(file)?.into(),
-            FileKind::Symlink | FileKind::Special(_) => forebay_store::Facts::default(),
+            FileKind::Symlink | FileKind::Special(_) => Facts::default(),
         };
         Ok(inode.attr(file, &facts).mtime)
+    }
+
+    /// What is known of a file's bytes, those that others were last known to hold among them.
+    fn noted_facts(&self, file: FileId, inode: &Inode) -> Result<Facts> {
+        let mut facts = self.store.data().facts(file)?;
+        if let Body::File { extent, .. } = &inode.body {
+            facts.touched = facts.touched.max(extent.touched);
+        }
+        Ok(facts)
+    }
+
+    /// Whether nothing of a file's bytes is only in the buffers of servers.
+    pub(super) fn has_no_news(&self, file: FileId, inode: &Inode) -> Result<bool> {
+        match (&inode.body, self.is_shared(file)) {
+            (Body::File { extent, .. }, true) => {
+                let settled =
+                    *extent == Extent::default() || (!extent.is_open() && extent.elsewhere == Some(0));
+                Ok(settled && self.store.data().dirty(file).is_empty())
+            }
+            _ => self.store.data().is_as_behind(file),
+        }
     }
 
     /// Whether something is behind as it is here.
@@ -144,7 +216,7 @@ impl Service {
         let Some(record) = union.record(file)?.filter(|_| union.claimed(file).is_none()) else {
             return Ok(false);
         };
-        if inode.kind() == FileKind::File && !self.store.data().is_as_behind(file)? {
+        if inode.kind() == FileKind::File && !self.has_no_news(file, inode)? {
             return Ok(false);
         }
         // Whoever is not root can give nothing away.
@@ -155,16 +227,23 @@ impl Service {
     }
 
     /// Writes down what is behind now, together with the end of the claim.
-    fn see_again(&self, union: &Union, file: FileId, record: &Record, path: &[Name]) -> Result<()> {
+    fn see_again(
+        &self,
+        union: &Union,
+        file: FileId,
+        record: &Record,
+        path: &[Name],
+        shared: bool,
+    ) -> Result<()> {
         let found = union.ask(|backend| backend.find(path))?.ok_or_else(|| gone_behind(file))?;
         let mut batch = Batch::default();
         batch.put(record::key(file), Record::of(record.home.clone(), &found).encode());
         Union::end_claim(file, &mut batch);
-        if found.kind != FileKind::File || record.home == Home::Private {
+        if found.kind != FileKind::File || record.home == Home::Private || shared {
             return union.kv.commit(batch);
         }
         let data = self.store.data();
-        data.hollow(file, Span::new(0, found.version.size), batch)
+        data.hollow(file, &[Span::new(0, found.version.size)], batch)
     }
 }
 

@@ -105,7 +105,7 @@ impl Service {
     }
 }
 
-fn behind(pieces: &[Piece]) -> Vec<Span> {
+pub(super) fn behind(pieces: &[Piece]) -> Vec<Span> {
     let spans = pieces.iter().map(|piece| match piece {
         Piece::Behind(span) => Some(*span),
         Piece::Bytes(_) | Piece::Zeros(_) => None,

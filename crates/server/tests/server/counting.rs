@@ -11,11 +11,26 @@ pub(crate) struct Counting {
     pub(crate) inner: Memory,
     pub(crate) bytes: Arc<AtomicU64>,
     pub(crate) slow: Option<Duration>,
+    pub(crate) crowd: Arc<Crowd>,
+}
+
+/// How many write at the same time.
+#[derive(Default)]
+pub(crate) struct Crowd {
+    now: AtomicU64,
+    pub(crate) most: AtomicU64,
 }
 
 impl Counting {
     pub(crate) fn new(inner: &Memory) -> Counting {
-        Counting { inner: inner.clone(), bytes: Arc::default(), slow: None }
+        Counting { inner: inner.clone(), bytes: Arc::default(), slow: None, crowd: Arc::default() }
+    }
+}
+
+impl Counting {
+    fn counted(&self, inner: Box<dyn Object>) -> Box<dyn Object> {
+        let (bytes, crowd) = (self.bytes.clone(), self.crowd.clone());
+        Box::new(CountingObject { inner, bytes, slow: self.slow, crowd })
     }
 }
 
@@ -23,6 +38,7 @@ struct CountingObject {
     inner: Box<dyn Object>,
     bytes: Arc<AtomicU64>,
     slow: Option<Duration>,
+    crowd: Arc<Crowd>,
 }
 
 impl Object for CountingObject {
@@ -37,10 +53,14 @@ impl Object for CountingObject {
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         self.bytes.fetch_add(len as u64, Ordering::Relaxed);
+        let now = self.crowd.now.fetch_add(1, Ordering::Relaxed) + 1;
+        self.crowd.most.fetch_max(now, Ordering::Relaxed);
         if let Some(slow) = self.slow {
             std::thread::sleep(slow);
         }
-        self.inner.write_at(offset, parts)
+        let written = self.inner.write_at(offset, parts);
+        self.crowd.now.fetch_sub(1, Ordering::Relaxed);
+        written
     }
 
     fn sync(&self) -> Result<()> {
@@ -74,13 +94,11 @@ impl Backend for Counting {
     }
 
     fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
-        let (inner, bytes, slow) = (self.inner.create(file, creation)?, self.bytes.clone(), self.slow);
-        Ok(Box::new(CountingObject { inner, bytes, slow }))
+        Ok(self.counted(self.inner.create(file, creation)?))
     }
 
     fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
-        let (inner, bytes, slow) = (self.inner.open_to_write(file)?, self.bytes.clone(), self.slow);
-        Ok(Box::new(CountingObject { inner, bytes, slow }))
+        Ok(self.counted(self.inner.open_to_write(file)?))
     }
 
     fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {

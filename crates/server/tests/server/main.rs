@@ -2,6 +2,7 @@
 
 mod counting;
 mod drain;
+mod drain_several;
 mod files;
 mod hostile;
 mod meeting;

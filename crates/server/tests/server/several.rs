@@ -1,6 +1,7 @@
 //! Several servers, one namespace, spoken to directly.
 
 use crate::raw::{Raw, hello, name, pattern, refused};
+use forebay_backend::Backend;
 use forebay_dice::address;
 use forebay_model::{Attr, Bytes, Change, Error, ErrorKind, FileId, Members, ServerId};
 use forebay_server::{Config, Medium, Running, Server};
@@ -10,6 +11,7 @@ use forebay_wire::{
 };
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -50,6 +52,15 @@ impl Fleet {
         self.running[index] = Some(running);
     }
 
+    /// Starts all of them before a back end.
+    pub(crate) fn start_before(&mut self, backend: &Arc<dyn Backend>) {
+        for (config, running) in self.configs.iter().zip(&mut self.running) {
+            let started = Server::start_before(config.clone(), backend.clone());
+            *running = Some(started.expect("a server starts"));
+        }
+        self.joined();
+    }
+
     pub(crate) fn stop(&mut self, index: usize) {
         self.running[index].take().expect("it runs").shutdown().expect("an orderly end");
     }
@@ -72,7 +83,7 @@ impl Fleet {
         Raw::unix(&self.configs[index].socket_path(), Channel::Control, 1).expect("let in")
     }
 
-    fn data(&self, server: ServerId) -> Raw {
+    pub(crate) fn data(&self, server: ServerId) -> Raw {
         Raw::unix(&self.configs[self.index(server)].socket_path(), Channel::Data, 1).expect("let in")
     }
 
@@ -115,7 +126,7 @@ impl Fleet {
         }
     }
 
-    fn status(&self, index: usize) -> Status {
+    pub(crate) fn status(&self, index: usize) -> Status {
         match self.control(index).call(Request::Status) {
             Ok(Reply::Status(status)) => *status,
             other => panic!("no status: {other:?}"),

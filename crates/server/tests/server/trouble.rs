@@ -93,7 +93,10 @@ fn a_back_end_without_room_says_whose_file_does_not_fit_and_takes_it_when_it_has
     let (what, user, why) = said(&failed);
     assert_eq!((what, user), ("/big", ALICE), "{failed:?}");
     assert!(why.contains("No space left") && why.contains(&small.path()), "{why}");
-    assert!(world.data().acting(ALICE).read(token, 0, 6 << 20).unwrap() == bytes, "nothing is lost");
+    for (number, piece) in bytes.chunks(MIB).enumerate() {
+        let back = world.data().acting(ALICE).read(token, (number * MIB) as u64, 1 << 20).unwrap();
+        assert!(back == piece, "nothing is lost");
+    }
     small.change("size=32m");
     goes_well(&mut control);
     let found = backend.find(&path("big")).unwrap().expect("it is there");
@@ -131,16 +134,20 @@ fn a_target_that_fills_up_keeps_its_files_here_and_new_ones_go_elsewhere() {
     });
     let mut control = world.control();
     let files: Vec<Vec<u8>> = (0..4).map(|file| pattern(file, 3 * MIB)).collect();
-    files.iter().enumerate().for_each(|(file, bytes)| drop(written(&world, &format!("f{file}"), bytes)));
+    for (file, bytes) in files.iter().enumerate() {
+        written(&world, &format!("f{file}"), bytes);
+    }
     let failed = drain(&mut control, None);
-    assert!(failed.ticket.is_some_and(|ticket| ticket.failed == 2), "half of them do not fit: {failed:?}");
+    // One or two: whatever is made after the first has failed lies elsewhere.
+    let stay = failed.ticket.expect("a ticket").failed as usize;
+    assert!((1..=2).contains(&stay) && failed.status.failing.len() == stay, "{failed:?}");
     for failing in &failed.status.failing {
         assert!(failing.why.contains("No space left") && failing.why.contains(&small.path()), "{failing:?}");
     }
     let more = pattern(9, 3 * MIB);
     for file in 4..6 {
         let token = written(&world, &format!("f{file}"), &more);
-        clean_but_for(&drain(&mut control, Some(token.file)), 2);
+        clean_but_for(&drain(&mut control, Some(token.file)), stay);
         assert_eq!(backend.layout(&path(&format!("f{file}"))).unwrap().targets, [0]);
     }
     small.change("size=64m");

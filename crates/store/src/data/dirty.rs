@@ -79,15 +79,28 @@ impl Data {
         Ok(state.index.holes(Span::new(0, below.min(state.size))))
     }
 
-    /// The zeros within a span are zeros behind as well: they count as behind from now on. The changes in `with`
-    /// happen together with it.
-    pub fn hollow(&self, file: FileId, within: Span, mut with: Batch) -> Result<()> {
+    /// What within a span is neither in a region nor behind, however long the file is here. Fails if some of it was lost.
+    pub fn gaps(&self, file: FileId, within: Span) -> Result<Vec<Span>> {
         let state = self.files.get(file, || self.load(file))?;
         let mut state = lock(&state);
         self.hear(file, &mut state)?;
         state.alive()?;
-        let span = within.meet(Span::new(0, state.size)).unwrap_or(Span::new(0, 0));
-        let holes = state.index.holes(span);
+        if state.lost_below > 0 {
+            return Err(state.lost(0));
+        }
+        Ok(state.index.holes(within))
+    }
+
+    /// The zeros within these spans are zeros behind as well, or nobody's concern here: they count as behind from now
+    /// on. The changes in `with` happen together with it.
+    pub fn hollow(&self, file: FileId, within: &[Span], mut with: Batch) -> Result<()> {
+        let state = self.files.get(file, || self.load(file))?;
+        let mut state = lock(&state);
+        self.hear(file, &mut state)?;
+        state.alive()?;
+        let all = Span::new(0, state.size);
+        let within = within.iter().filter_map(|span| span.meet(all));
+        let holes: Vec<Span> = within.flat_map(|span| state.index.holes(span)).collect();
         if holes.is_empty() {
             return if with.is_empty() { Ok(()) } else { self.kv.commit(with) };
         }

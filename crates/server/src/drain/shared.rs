@@ -1,0 +1,302 @@
+//! Files whose bytes several servers hold: each drains its own, and the authority says where and how long the file is.
+//!
+//! ```text
+//! holder                              authority
+//!   Bear      I have bytes of it    →   makes it behind, claims it, makes it long enough
+//!   (writes and syncs its own bytes, lets go of them)
+//!   Drained   they are out          →   soon:
+//!   Level                           ←   write no more; have zeros where it has zeros of yours
+//!                                       cuts it to its length, dresses it, sees it anew, ends the claim
+//! ```
+//!
+//! **Invariant**: the length behind is changed by the authority alone, in the file's order, and made less only while all
+//! holders are still; a claim that outlives its server is concluded like any other.
+
+use super::Engine;
+use super::permits::Permits;
+use crate::service::Service;
+use crate::several::{and, nonsense};
+use crate::union::{Extras, Union, changed_behind, gone_behind};
+use forebay_backend::Object;
+use forebay_model::{Error, ErrorKind, FileId, Layout, Reshape, Result, ServerId, Span, Stamp};
+use forebay_store::{Batch, Facts};
+use forebay_wire::{Born, Held, Left, PeerReply, PeerRequest, Place};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Whoever wants to drain bytes of a file and was not heard of for so long has given up.
+const FORGOTTEN: Duration = Duration::from_secs(15);
+
+/// Who is draining bytes of files of ours, and since when.
+#[derive(Default)]
+pub(super) struct Parts {
+    table: Mutex<HashMap<FileId, BTreeMap<ServerId, Instant>>>,
+}
+
+impl Parts {
+    fn lock(&self) -> MutexGuard<'_, HashMap<FileId, BTreeMap<ServerId, Instant>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, file: FileId, server: ServerId) {
+        self.lock().entry(file).or_default().insert(server, Instant::now());
+    }
+
+    fn end(&self, file: FileId, server: ServerId) {
+        let mut table = self.lock();
+        if let Some(servers) = table.get_mut(&file) {
+            servers.remove(&server);
+            if servers.is_empty() {
+                table.remove(&file);
+            }
+        }
+    }
+
+    /// Whether somebody is at work on a file.
+    pub(super) fn are_busy(&self, file: FileId) -> bool {
+        let table = self.lock();
+        table.get(&file).is_some_and(|servers| servers.values().any(|since| since.elapsed() < FORGOTTEN))
+    }
+}
+
+impl Service {
+    /// Whether this server has the name of a file, if anybody does.
+    pub(crate) fn is_authority(&self, file: FileId) -> bool {
+        self.is_alone() || self.members.members().authority(file) == self.config.server
+    }
+
+    /// Whether other servers may hold bytes of a file, or its name.
+    pub(crate) fn is_shared(&self, file: FileId) -> bool {
+        !self.is_authority(file) || self.shared_layout(file).is_ok_and(|layout| layout.is_some())
+    }
+
+    /// Leave to write to a file behind, from its authority. For threads that may wait.
+    pub(super) fn leave(self: &Arc<Service>, file: FileId) -> Result<Option<Born>> {
+        let size = self.store.data().facts(file)?.size;
+        let asked = async {
+            if self.is_authority(file) {
+                return self.bear_shared(self.config.server, file, size).await;
+            }
+            // What it has not heard of a cut would be written behind the end.
+            self.learn_reshape(file).await?;
+            match self.ask(self.members.members().authority(file), PeerRequest::Bear { file, size }).await? {
+                PeerReply::Born { born } => Ok(born),
+                other => Err(nonsense(&other)),
+            }
+        };
+        self.await_unless_it_ends(asked)?
+    }
+
+    /// Has a file of ours behind, claimed, and so long at least, for a server that holds bytes of it.
+    pub(crate) async fn bear_shared(
+        self: &Arc<Service>,
+        from: ServerId,
+        file: FileId,
+        size: u64,
+    ) -> Result<Option<Born>> {
+        let (Some(engine), Some(union)) = (&self.drain, &self.union) else {
+            return Err(Error::new(ErrorKind::Unsupported, "this server has nothing behind it"));
+        };
+        tokio::task::block_in_place(|| self.refresh(file))?;
+        let _order = self.afar.order(file).lock().await;
+        let born = tokio::task::block_in_place(|| -> Result<_> {
+            let Some(layout) = self.shared_layout(file)? else { return Ok(None) };
+            let wish = engine.wish(self, file);
+            let Some(known) = self.bear(union, file, &wish)? else { return Ok(None) };
+            engine.board().touch_dirs(&known.dirs);
+            let grown = self.grow_shared(union, file, size)?;
+            Ok(grown.map(|(place, grown)| Born { place, grown, layout, owner: known.owner }))
+        });
+        if from != self.config.server && matches!(born, Ok(Some(_))) {
+            engine.parts.begin(file, from);
+        }
+        match born {
+            Err(error) if error.kind() == ErrorKind::NotFound && self.store.names().inode(file).is_err() => {
+                Ok(None)
+            }
+            born => born,
+        }
+    }
+
+    /// A holder has drained all it held.
+    pub(crate) fn part_drained(&self, from: ServerId, file: FileId) {
+        if let Some(engine) = &self.drain {
+            engine.parts.end(file, from);
+            engine.bell.notify_all();
+        }
+    }
+
+    /// A write to a file of ours is about to be cut or punched: it is claimed, so that what is behind is made the same
+    /// whatever happens. The caller keeps the file's order.
+    pub(crate) fn claim_shared(&self, file: FileId) -> Result<()> {
+        match &self.union {
+            Some(union) if union.knows(file)? => self.bear(union, file, &|_| None).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// A file was cut: so is what is behind, at once if that can be.
+    pub(crate) fn trim_shared(&self, file: FileId, change: Reshape) {
+        let (Some(union), Reshape::Cut(size)) = (&self.union, change) else { return };
+        if let Err(error) = self.shorten(union, file, size) {
+            tracing::warn!(%file, %error, "a file that was cut is still longer behind; it is cut there later");
+        }
+    }
+
+    /// Everything of this server's part of a file is as it should be behind, and stays so until leave is asked for again.
+    pub(crate) fn level_here(
+        &self,
+        (file, layout): (FileId, &Layout),
+        place: &Place,
+        size: u64,
+        lost_below: u64,
+    ) -> Result<Held> {
+        let (Some(engine), Some(union)) = (&self.drain, &self.union) else {
+            return Err(Error::new(ErrorKind::Unsupported, "this server has nothing behind it"));
+        };
+        let data = self.store.data();
+        let _still = engine.permits.still(file)?;
+        if !layout.servers.contains(&self.config.server) {
+            return self.held(file);
+        }
+        if lost_below > 0 {
+            data.lose(file, lost_below)?;
+        }
+        let object = open_place(union, file, place)?;
+        let there = union.ask(|_| object.version())?.size;
+        let whole = Span::new(0, size.min(there));
+        union.ask(|_| -> Result<()> {
+            for gap in data.gaps(file, whole)? {
+                let mut own = layout.pieces(gap).filter(|(server, _)| *server == self.config.server);
+                own.try_for_each(|(_, span)| object.zero(span))?;
+            }
+            object.sync()
+        })?;
+        data.hollow(file, &[whole], Batch::default())?;
+        self.held(file)
+    }
+
+    /// Everything of a file of ours is out, or is to be as it should be behind: it gets its length, zeros, owner, mode
+    /// and time, and is seen anew.
+    pub(crate) async fn conclude_shared(self: &Arc<Service>, file: FileId, last: bool) -> Result<Extras> {
+        let Some(union) = &self.union else { return Ok(Extras::default()) };
+        let _order = self.afar.order(file).lock().await;
+        let Some((layout, place)) = tokio::task::block_in_place(|| self.to_conclude(union, file))? else {
+            return tokio::task::block_in_place(|| self.conclude(union, file, last, None));
+        };
+        self.tell_reshaped(file).await?;
+        let size = self.length(file).await?;
+        let mut list = Vec::new();
+        for server in self.holders(file)? {
+            let lost_below = self.lost_below(file, server)?;
+            let (layout, place) = (layout.clone(), place.clone());
+            list.push((server, PeerRequest::Level { file, layout, place, size, lost_below }));
+        }
+        let mut others = Held::default();
+        for answer in self.ask_all(list).await {
+            match answer? {
+                PeerReply::Facts(held) => others = and(others, held),
+                other => return Err(nonsense(&other)),
+            }
+        }
+        tokio::task::block_in_place(|| {
+            let own = self.level_here((file, &layout), &place, size, 0)?;
+            let held = and(own, others);
+            let facts = Facts { size, touched: held.touched, ..Facts::default() };
+            let extras = self.conclude(union, file, last, Some(facts))?;
+            self.note_extent(file, |extent| {
+                if !extent.unsettled {
+                    extent.elsewhere = Some(others.buffered);
+                    extent.touched = extent.touched.max(others.touched);
+                }
+            })?;
+            Ok(extras)
+        })
+    }
+
+    /// Which bytes of a claimed file are whose, and where it is; nothing if it has no name or is not there.
+    fn to_conclude(&self, union: &Union, file: FileId) -> Result<Option<(Layout, Place)>> {
+        let named = self.store.names().inode(file).is_ok_and(|inode| !inode.parents.is_empty());
+        if !named || union.claimed(file).is_none() {
+            return Ok(None);
+        }
+        let Some(layout) = self.shared_layout(file)? else { return Ok(None) };
+        Ok(self.grow_shared(union, file, 0)?.map(|(place, _)| (layout, place)))
+    }
+
+    /// What of these files was written before and is not drained here; they are, if they are to be.
+    pub(crate) fn undrained(&self, files: &[FileId], before: Stamp, drain: bool) -> PeerReply {
+        let (data, now) = (self.store.data(), Instant::now());
+        let left = files.iter().map(|&file| {
+            let old = data.dirty(file).into_iter().filter(|piece| piece.stamp <= before);
+            let bytes = old.map(|piece| piece.span.len()).sum();
+            let Some(engine) = &self.drain else { return Left { bytes, tries: u32::MAX } };
+            let mut board = engine.board();
+            if bytes > 0 && drain {
+                board.choose(now, file);
+            }
+            Left { bytes, tries: board.failures.tries(file) }
+        });
+        let left = left.collect();
+        if let Some(engine) = &self.drain {
+            engine.bell.notify_all();
+        }
+        PeerReply::Undrained { now: data.now(), left }
+    }
+
+    /// Somebody else changed a file behind that others hold bytes of: all take it as it is there, or none does. False if
+    /// that cannot be now.
+    pub(crate) fn renew_shared(&self, file: FileId, size: u64) -> Result<bool> {
+        let (Ok(_order), Some(service)) = (self.afar.order(file).try_lock(), self.me()) else {
+            return Ok(false);
+        };
+        let asked = |size: Option<u64>| {
+            self.await_unless_it_ends(service.tell_holders(file, &PeerRequest::Anew { file, size }))?
+        };
+        tokio::task::block_in_place(|| {
+            if !self.store.data().is_as_behind(file)? {
+                return Err(changed_behind(file));
+            }
+            asked(None)?;
+            asked(Some(size))?;
+            self.store.data().found_anew(file, size, Batch::default())?;
+            self.note_extent(file, |extent| extent.least = size).map(|()| true)
+        })
+    }
+
+    /// Whether what is here of a file of another server is what is behind; from now on it has this length there.
+    pub(crate) fn take_anew(&self, file: FileId, size: Option<u64>) -> Result<()> {
+        let data = self.store.data();
+        match size {
+            None if data.is_as_behind(file)? => Ok(()),
+            None => Err(changed_behind(file)),
+            Some(size) => data.found_anew(file, size, Batch::default()),
+        }
+    }
+}
+
+impl Engine {
+    /// Files of ours whose claims nobody is at work on.
+    pub(super) fn abandoned(&self, service: &Service, union: &Union) -> BTreeSet<FileId> {
+        let claims = union.all_claims().into_iter();
+        claims.filter(|&file| service.is_shared(file) && !self.parts.are_busy(file)).collect()
+    }
+
+    pub(crate) fn permits(&self) -> &Permits {
+        &self.permits
+    }
+}
+
+/// Opens a file to be written whose name another server may have.
+pub(super) fn open_place(union: &Union, file: FileId, place: &Place) -> Result<Box<dyn Object>> {
+    let opened = union.ask(|backend| backend.open_to_write(&place.path));
+    let object = opened.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => gone_behind(file),
+        _ => error,
+    })?;
+    match union.ask(|_| object.version())?.serial == place.serial {
+        true => Ok(object),
+        false => Err(gone_behind(file)),
+    }
+}

@@ -1,0 +1,80 @@
+//! What servers say to each other about places at targets.
+//!
+//! Each target is given out by one server of the service. Whoever has bytes for it says so, whenever that changes and with every
+//! beat, and is told where it may write; whoever is given a place while it waits is told to ask at once.
+
+use super::board::Board;
+use crate::service::{Service, stopped};
+use forebay_model::{Error, ErrorKind, Result, ServerId};
+use forebay_policy::Tick;
+use forebay_wire::{PeerReply, PeerRequest, Wanted};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+/// Between two statements, at most.
+const BEAT: Duration = Duration::from_millis(50);
+/// Others give out the targets of a server that does not answer for so long.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Between two looks whether it does again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Goes on talking with another server.
+pub(crate) async fn converse(service: Arc<Service>, server: ServerId) {
+    let Some(engine) = &service.drain else { return };
+    let mut stopping = service.stopping();
+    let mut silent: Option<Instant> = None;
+    loop {
+        let pause = if silent.is_some() { AGAIN } else { BEAT };
+        tokio::select! {
+            () = engine.talk.notified() => {}
+            () = sleep(pause) => {}
+            () = stopped(&mut stopping) => return,
+        }
+        let (poke, statement) = {
+            let mut board = engine.board();
+            (board.places.given.remove(&server), board.places.statement(server))
+        };
+        if poke && let Err(error) = service.ask(server, PeerRequest::Granted).await {
+            tracing::debug!(%server, %error, "a server will hear later that it may write");
+        }
+        let Some((heard, fill, wanted)) = statement else { continue };
+        match service.ask(server, PeerRequest::Arbitrate { heard, fill, wanted }).await {
+            Ok(PeerReply::Granted(granted)) => {
+                silent = None;
+                engine.tell(|board| board.places.hear(server, &granted));
+            }
+            _ => {
+                let since = *silent.get_or_insert_with(Instant::now);
+                if since.elapsed() >= PATIENCE {
+                    engine.tell(|board| board.places.miss(server));
+                }
+            }
+        }
+    }
+}
+
+impl Service {
+    /// Another server says what it has for targets of ours.
+    pub(crate) fn arbitrate(
+        &self,
+        from: ServerId,
+        (heard, fill): (u64, u16),
+        wanted: &[Wanted],
+    ) -> Result<PeerReply> {
+        let Some(engine) = &self.drain else {
+            return Err(Error::new(ErrorKind::Unsupported, "this server has nothing behind it"));
+        };
+        let now = Tick(self.store.data().now().0);
+        let mut granted = Vec::new();
+        engine.tell(|board: &mut Board| granted = board.places.judge(now, from, (heard, fill), wanted));
+        Ok(PeerReply::Granted(granted))
+    }
+
+    /// Another server has a place for us.
+    pub(crate) fn ask_for_places(&self) {
+        if let Some(engine) = &self.drain {
+            engine.talk.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Draining with several servers: each brings out what it holds, and the file behind is one.
+
+use crate::counting::Counting;
+use crate::drain::{clean, drain};
+use crate::raw::{Raw, name, pattern};
+use crate::several::Fleet;
+use forebay_backend::{Backend, Dir, Memory};
+use forebay_model::{Change, FileId, Layout, ServerId, Span, Striping};
+use forebay_server::{Alpha, Draining};
+use forebay_wire::{At, RenameMode, Reply, Request, Token};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const ROOT: FileId = FileId::ROOT;
+const STRIPE: u64 = 64 << 10;
+
+/// Three servers before something; nothing leaves by itself.
+fn fleet(backend: &Arc<dyn Backend>, draining: Draining) -> Fleet {
+    let mut fleet = Fleet::plan(3, |config| {
+        config.backend = Some("dir:/".into());
+        config.drain = Draining { threshold: 90, age: Duration::from_secs(600), ..draining };
+    });
+    fleet.start_before(backend);
+    let striping = Some(Striping { width: 0, stripe: STRIPE });
+    fleet.control(0).call(Request::SetLayout { dir: ROOT, striping }).unwrap();
+    fleet
+}
+
+fn layout(control: &mut Raw, file: FileId) -> Layout {
+    match control.call(Request::GetLayout { file }) {
+        Ok(Reply::Layout { layout: Some(layout), .. }) => layout,
+        other => panic!("no layout: {other:?}"),
+    }
+}
+
+fn write(fleet: &Fleet, token: Token, offset: u64, bytes: &[u8]) {
+    let layout = layout(&mut fleet.control(0), token.file);
+    for (server, span) in layout.pieces(Span::at(offset, bytes.len() as u64).unwrap()) {
+        let piece = &bytes[(span.start - offset) as usize..(span.end - offset) as usize];
+        fleet.data(server).write(token, At::Offset(span.start), piece).unwrap();
+    }
+}
+
+fn read(fleet: &Fleet, token: Token, len: u64) -> Vec<u8> {
+    let layout = layout(&mut fleet.control(0), token.file);
+    let mut bytes = vec![0; len as usize];
+    for (server, span) in layout.pieces(Span::new(0, len)) {
+        let got = fleet.data(server).read(token, span.start, span.len() as u32).unwrap();
+        bytes[span.start as usize..][..got.len()].copy_from_slice(&got);
+    }
+    bytes
+}
+
+fn live(fleet: &Fleet) -> Vec<u64> {
+    (0..3).map(|index| fleet.status(index).usage.live).collect()
+}
+
+#[test]
+fn a_file_over_three_servers_is_one_file_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |text: &str| dir.path().join(text);
+    let backend: Arc<dyn Backend> = Arc::new(Dir::open(dir.path().to_str().unwrap()).unwrap());
+    let fleet = fleet(&backend, Draining::default());
+    let mut control = fleet.control(0);
+    let token = control.create(ROOT, "f", 0o640);
+    let mut model = pattern(1, 1_000_000);
+    write(&fleet, token, 0, &model);
+    assert!(live(&fleet).iter().all(|&live| live > 0), "all hold some of it");
+    clean(&drain(&mut control, None));
+    assert_eq!(live(&fleet), [0, 0, 0]);
+    assert!(std::fs::read(place("f")).unwrap() == model);
+    assert!(read(&fleet, token, 1_000_000) == model, "read from behind, by each server its own");
+
+    // Bytes over those that are behind, and zeros; then all of it once more.
+    write(&fleet, token, 100_000, &pattern(2, 200_000));
+    model[100_000..300_000].copy_from_slice(&pattern(2, 200_000));
+    control.call(Request::Punch { token, offset: 400_000, len: 150_000 }).unwrap();
+    model[400_000..550_000].fill(0);
+    assert!(read(&fleet, token, 1_000_000) == model);
+    clean(&drain(&mut control, None));
+    assert!(std::fs::read(place("f")).unwrap() == model);
+
+    // Cut behind before it is answered; what is written beyond later has zeros before it.
+    control.call(Request::Truncate { token, size: 90_000 }).unwrap();
+    assert_eq!(std::fs::metadata(place("f")).unwrap().len(), 90_000);
+    write(&fleet, token, 500_000, b"far");
+    model.truncate(90_000);
+    model.resize(500_000, 0);
+    model.extend(b"far");
+    assert!(read(&fleet, token, 500_003) == model);
+    clean(&drain(&mut control, None));
+    assert!(std::fs::read(place("f")).unwrap() == model);
+
+    let rename = Request::Rename {
+        dir: ROOT,
+        name: name("f"),
+        to_dir: ROOT,
+        to_name: name("g"),
+        mode: RenameMode::Replace,
+    };
+    control.call(rename).unwrap();
+    assert!(!place("f").exists() && read(&fleet, token, 500_003) == model, "by its new name");
+    let change = Change { mode: Some(0o400), ..Change::default() };
+    control.call(Request::SetAttr { file: token.file, change }).unwrap();
+    clean(&drain(&mut control, Some(token.file)));
+    let here = control.walk("g").unwrap();
+    let found = backend.find(&[name("g")]).unwrap().unwrap();
+    assert_eq!((found.mode, found.version.mtime), (0o400, here.mtime));
+    control.call(Request::Unlink { dir: ROOT, name: name("g") }).unwrap();
+    control.call(Request::Close { token }).unwrap();
+    assert!(!place("g").exists());
+}
+
+#[test]
+fn what_somebody_else_changes_behind_is_seen_by_all_servers() {
+    let dir = tempfile::tempdir().unwrap();
+    let backend: Arc<dyn Backend> = Arc::new(Dir::open(dir.path().to_str().unwrap()).unwrap());
+    let fleet = fleet(&backend, Draining::default());
+    let mut control = fleet.control(0);
+    let token = control.create(ROOT, "f", 0o644);
+    write(&fleet, token, 0, &pattern(1, 300_000));
+    clean(&drain(&mut control, None));
+    std::fs::write(dir.path().join("f"), pattern(9, 500_000)).unwrap();
+    assert_eq!(control.walk("f").unwrap().size, 500_000);
+    assert!(read(&fleet, token, 500_000) == pattern(9, 500_000));
+    // Changed on both sides: an error for what is behind, and never a mixture.
+    write(&fleet, token, 0, b"mine");
+    std::fs::write(dir.path().join("f"), pattern(8, 600_000)).unwrap();
+    let _ = control.walk("f");
+    let report = drain(&mut control, Some(token.file));
+    assert_eq!(report.ticket.unwrap().failed, 1, "{report:?}");
+    assert!(std::fs::read(dir.path().join("f")).unwrap() == pattern(8, 600_000));
+}
+
+#[test]
+fn no_more_servers_write_to_a_target_than_may() {
+    for alpha in [1, 2] {
+        let memory = Memory::default();
+        let counting = Counting { slow: Some(Duration::from_millis(3)), ..Counting::new(&memory) };
+        let crowd = counting.crowd.clone();
+        let backend: Arc<dyn Backend> = Arc::new(counting);
+        let fleet = fleet(&backend, Draining { alpha: Alpha::Fixed(alpha), ..Draining::default() });
+        let mut control = fleet.control(0);
+        for number in 0..12 {
+            let token = control.create(ROOT, &format!("f{number}"), 0o644);
+            write(&fleet, token, 0, &pattern(number, 400_000));
+        }
+        assert!(live(&fleet).iter().all(|&live| live > 0), "all have something to write");
+        clean(&drain(&mut control, None));
+        let most = crowd.most.load(Ordering::Relaxed);
+        assert!(most > 0 && most <= u64::from(alpha), "{most} of at most {alpha}");
+        for number in 0..12 {
+            assert!(memory.bytes(&[name(&format!("f{number}"))]).unwrap() == pattern(number, 400_000));
+        }
+        assert_eq!(fleet.members().authority(ROOT), ServerId(0));
+    }
+}
