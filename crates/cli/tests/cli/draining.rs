@@ -30,6 +30,17 @@ fn ways_to_storage_are_compared() {
 }
 
 #[test]
+fn several_servers_drain_a_scenario() {
+    let world = World::empty();
+    let text = "compare = ['trio', 'offset']\npatterns = ['N:1', 'N:N']\ntargets = 2\nservers = 2\nprocesses = 4\nsize = '4MiB'\n\
+                grain = 64\nslower = 0.1\n";
+    world.write("several.toml", text);
+    let told = world.json(&["bench", "drain", "several.toml", "--json"]);
+    let runs = told["runs"].as_array().expect("a list of runs");
+    assert!(runs.len() == 4 && runs.iter().all(|run| run["bandwidth"].as_f64() > Some(0.0)), "{told}");
+}
+
+#[test]
 fn what_cannot_be_meant_is_told_before_anything_is_run() {
     let world = World::empty();
     world.write("bad.toml", "compare = ['trio slowly']\nsize = '4MiB'\n");

@@ -80,7 +80,7 @@ fn the_files_of_a_job_are_spread_over_all_targets() {
         }
         // Only its ends exist.
         let token = control.create(FileId::ROOT, "large", 0o644);
-        for at in [0, (2 * TARGETS as u64) << 26] {
+        for at in [0, (TARGETS as u64 - 1) << 26] {
             data.write(token, At::Offset(at), b"x").unwrap();
         }
         clean(&drain(&mut control, None));
