@@ -100,6 +100,7 @@ impl Service {
         };
         tokio::task::block_in_place(|| self.refresh(file))?;
         let _order = self.afar.order(file).lock().await;
+        self.recover_from_behind(file).await?;
         let born = tokio::task::block_in_place(|| -> Result<_> {
             let Some(layout) = self.shared_layout(file)? else { return Ok(None) };
             let wish = engine.wish(self, file);

@@ -12,7 +12,7 @@ use super::deal::and;
 use super::{Stop, nonsense};
 use crate::handle::SET_ID;
 use crate::service::{Caller, Service};
-use forebay_model::{Error, ErrorKind, FileId, Layout, Reshape, Result, ServerId};
+use forebay_model::{Error, ErrorKind, FileId, Incarnation, Layout, Reshape, Result, ServerId};
 use forebay_store::{Body, Extent, Opening};
 use forebay_wire::{Held, PeerReply, PeerRequest, Token, Vouched};
 use std::collections::BTreeSet;
@@ -167,6 +167,37 @@ impl Service {
             (true, true) => Ok(u64::MAX),
             (true, false) => Ok(extent.least.max(self.held(file)?.size)),
         }
+    }
+
+    /// Servers that lost what they held of a file of ours, all of which is behind.
+    pub(super) fn to_recover(&self, file: FileId) -> Result<Vec<(ServerId, Incarnation)>> {
+        let (Some(union), Body::File { layout, incarnations, extent }) =
+            (&self.union, self.store.names().inode(file)?.body)
+        else {
+            return Ok(Vec::new());
+        };
+        let out = is_afar(&extent) && !extent.is_open() && extent.elsewhere == Some(0);
+        if !out || !union.knows(file)? || union.claimed(file).is_some() {
+            return Ok(Vec::new());
+        }
+        let held =
+            layout.servers.iter().zip(incarnations).filter(|(server, _)| **server != self.config.server);
+        let replaced = held.filter_map(|(&server, then)| {
+            let (now, _) = self.joining.known(server)?;
+            (now != then).then_some((server, now))
+        });
+        Ok(replaced.collect())
+    }
+
+    /// Has servers that lost what they held of a file of ours read it from behind, where all of it is. Whoever asks keeps
+    /// the file's order.
+    pub(crate) async fn recover_from_behind(self: &Arc<Service>, file: FileId) -> Result<()> {
+        for (server, life) in self.to_recover(file)? {
+            let size = self.extent(file)?.least.max(self.held(file)?.size);
+            self.ask(server, PeerRequest::Anew { file, size: Some(size) }).await?;
+            self.store.names().note_incarnation(file, server, life)?;
+        }
+        Ok(())
     }
 
     /// Has the authority of a file vouch for a token, and takes it into the caller's session.

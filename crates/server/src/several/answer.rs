@@ -75,7 +75,12 @@ impl Service {
                 self.take_orphaned();
                 Ok(PeerReply::Names { told: told?.encode() })
             }
-            PeerRequest::Carry { .. } | PeerRequest::Bear { .. } => {
+            // These wait: for others, or for what is being written behind.
+            PeerRequest::Carry { .. }
+            | PeerRequest::Bear { .. }
+            | PeerRequest::Level { .. }
+            | PeerRequest::Anew { .. } => Err(Stop::Names(forebay_store::Obstacle::Several)),
+            PeerRequest::Reshape { .. } if self.drain.is_some() => {
                 Err(Stop::Names(forebay_store::Obstacle::Several))
             }
             PeerRequest::Share { dir } => {
@@ -83,7 +88,10 @@ impl Service {
                 let share = self.store.names().settled_share(*dir).map_err(Error::from)?;
                 Ok(PeerReply::Share { subdirs: share.subdirs, touched: share.touched })
             }
-            PeerRequest::Vouch { token } => self.vouch(from, token).map(PeerReply::Vouched),
+            PeerRequest::Vouch { token } => match self.to_recover(token.file)?.is_empty() {
+                true => self.vouch(from, token).map(PeerReply::Vouched),
+                false => Err(Stop::Names(forebay_store::Obstacle::Several)),
+            },
             PeerRequest::Facts { file, closed } => {
                 if *closed {
                     self.sessions.purge(*file);
@@ -126,9 +134,7 @@ impl Service {
                 Ok(PeerReply::Done)
             }
             PeerRequest::Undrained { files, before, drain } => Ok(self.undrained(files, *before, *drain)),
-            PeerRequest::Level { .. }
-            | PeerRequest::Anew { .. }
-            | PeerRequest::Reshape { .. }
+            PeerRequest::Reshape { .. }
             | PeerRequest::Reshaped { .. }
             | PeerRequest::Fate { .. }
             | PeerRequest::Put { .. } => {
@@ -195,15 +201,26 @@ impl Service {
     /// Answers when whoever has to be waited for has said what is needed.
     pub(crate) async fn answer_later(self: Arc<Service>, from: ServerId, request: PeerRequest) -> Answer {
         self.demand_joined()?;
-        if let PeerRequest::Bear { file, size } = request {
-            let born = self.bear_shared(from, file, size).await?;
-            return Ok(Reply::Peer(Box::new(PeerReply::Born { born })));
-        }
-        let (PeerRequest::Names { ask } | PeerRequest::Carry { ask }) = &request else {
-            return Err(nonsense(&request));
+        let reply = match &request {
+            PeerRequest::Names { ask } | PeerRequest::Carry { ask } => {
+                let told: Told = self.answer_names(from, &Ask::decode(ask)?).await?;
+                PeerReply::Names { told: told.encode() }
+            }
+            PeerRequest::Bear { file, size } => {
+                PeerReply::Born { born: self.bear_shared(from, *file, *size).await? }
+            }
+            PeerRequest::Vouch { token } => {
+                let _order = self.afar.order(token.file).lock().await;
+                self.recover_from_behind(token.file).await?;
+                match self.vouch(from, token) {
+                    Ok(vouched) => PeerReply::Vouched(vouched),
+                    Err(Stop::Failed(error)) => return Err(error),
+                    Err(_) => return Err(nonsense(&request)),
+                }
+            }
+            _ => tokio::task::block_in_place(|| self.answer_bytes(from, &request))?,
         };
-        let told: Told = self.answer_names(from, &Ask::decode(ask)?).await?;
-        Ok(Reply::Peer(Box::new(PeerReply::Names { told: told.encode() })))
+        Ok(Reply::Peer(Box::new(reply)))
     }
 
     /// Fails while somebody uses a file's bytes.

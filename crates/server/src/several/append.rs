@@ -44,6 +44,7 @@ impl Service {
         let _pass = fence.pass()?;
         // Otherwise a cut that somebody has not heard of would come over what is appended now.
         self.tell_reshaped(file).await?;
+        self.recover_from_behind(file).await?;
         let offset = self.length(file).await?;
         let whole = Span::at(offset, bytes.len() as u64).filter(|span| span.end <= MAX_FILE);
         let whole = whole.ok_or_else(|| Error::from(ErrorKind::TooLarge))?;

@@ -102,9 +102,12 @@ impl Service {
         let local = self.store.data().facts(file)?.size;
         let below = if extent.unsettled { u64::MAX } else { extent.least.max(local) };
         let held = layout.servers.iter().zip(incarnations).enumerate();
+        // What is behind is not lost.
+        let recovers = self.to_recover(file)?;
         let suspected = held.filter(|&(index, (&server, &incarnation))| {
             let known = self.joining.known(server).map(|(known, _)| known);
             let changed = is_afar(extent) && known != Some(incarnation) && layout.share(index, below) > 0;
+            let changed = changed && !recovers.iter().any(|(other, _)| *other == server);
             if server == self.config.server { self.is_missing(file, layout, None) } else { changed }
         });
         let suspect = |(_, (&server, _))| {

@@ -18,6 +18,7 @@ impl Service {
         change: Reshape,
     ) -> Result<Opening> {
         self.tell_reshaped(file).await?;
+        self.recover_from_behind(file).await?;
         let opening = self.store.reshapes().begin(file, self.store.data().now(), change)?;
         let serial = opening.serial();
         let mut list = Vec::new();

@@ -3,7 +3,8 @@
 use super::{Attempt, Body, Extent, Inode, Names, SET_GID, SET_UID, demand, is_owner};
 use crate::meta::Batch;
 use forebay_model::{
-    Access, Change, Error, ErrorKind, FileId, FileKind, Identity, Result, SetTime, Stamp, Striping, Time,
+    Access, Change, Error, ErrorKind, FileId, FileKind, Identity, Incarnation, Result, ServerId, SetTime,
+    Stamp, Striping, Time,
 };
 
 impl Names {
@@ -110,6 +111,17 @@ impl Names {
             _ => return Err(Error::new(ErrorKind::Invalid, format!("file {file} has no bytes"))),
         }
         edit.commit_via(via)
+    }
+
+    /// The bytes of a file that a store held are held by another life of it.
+    pub fn note_incarnation(&self, file: FileId, server: ServerId, life: Incarnation) -> Result<()> {
+        let _held = self.locks.hold(&[file]);
+        let mut edit = self.edit();
+        if let Body::File { layout, incarnations, .. } = &mut edit.inode(file)?.body {
+            let held = layout.servers.iter().zip(incarnations).filter(|(holder, _)| **holder == server);
+            held.for_each(|(_, incarnation)| *incarnation = life);
+        }
+        edit.commit()
     }
 
     /// Somebody other than the superuser changes the bytes of a file: it must no longer run with its owner's or its
