@@ -92,6 +92,7 @@ pub(crate) fn references(line: &Line) -> Vec<(&'static str, Reference)> {
             party("disk", Party::Disk),
         ],
         Work::Create | Work::Stat | Work::Unlink => vec![party("tmpfs", Party::Tmpfs)],
+        Work::Beyond | Work::Drained => vec![party("disk", Party::Disk)],
         Work::OneFile(writers) => vec![("file each", Reference::Work(Work::FileEach(writers)))],
         _ => Vec::new(),
     }

@@ -6,10 +6,13 @@ use crate::{Outcome, bare};
 use forebay_model::Bytes;
 use forebay_server::{Config, Medium, Running, Server};
 use forebay_store::Store;
+use std::fmt;
 use std::io::{Read, Write, stdin, stdout};
 use std::net::TcpListener;
+use std::num::ParseIntError;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::str::FromStr;
 
 /// The word on the command line that makes a process the far side.
 pub(crate) const WORD: &str = "bench-far";
@@ -18,12 +21,48 @@ pub(crate) const WORD: &str = "bench-far";
 const CAPACITY: Bytes = Bytes::mib(3072);
 /// For each of several servers, with which only names are measured.
 const SMALL: Bytes = Bytes::mib(128);
+/// Where more is written than it holds.
+pub(crate) const LITTLE: Bytes = Bytes::mib(64);
+
+/// What the other process serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Far {
+    /// So many servers, in memory.
+    Servers(u16),
+    /// One with little memory, before a directory.
+    Little,
+}
+
+impl fmt::Display for Far {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Far::Servers(count) => write!(f, "{count}"),
+            Far::Little => f.write_str("little"),
+        }
+    }
+}
+
+impl FromStr for Far {
+    type Err = ParseIntError;
+
+    fn from_str(word: &str) -> Result<Far, ParseIntError> {
+        if word == "little" { Ok(Far::Little) } else { word.parse().map(Far::Servers) }
+    }
+}
 
 /// Serves until nobody is interested any more.
-pub fn serve(disk: &Path, servers: u16) -> Outcome {
+pub fn serve(disk: &Path, far: Far) -> Outcome {
     let dir = tempfile::tempdir_in(disk)?;
+    let behind = dir.path().join("behind");
+    std::fs::create_dir(&behind)?;
+    let (servers, capacity, backend) = match far {
+        Far::Servers(1) => (1, CAPACITY, None),
+        Far::Servers(count) => (count, SMALL, None),
+        Far::Little => (1, LITTLE, Some(format!("dir:{}", behind.display()))),
+    };
     let config = Config {
-        capacity: if servers == 1 { CAPACITY } else { SMALL },
+        capacity,
+        backend,
         medium: Medium::Memory,
         listen: "127.0.0.1:0".parse()?,
         ..Config::for_store(dir.path().join("store"))

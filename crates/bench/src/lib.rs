@@ -14,6 +14,7 @@
 //! pass      the plainest mount, for comparison
 //! several   create, stat, unlink with 1, 2 and 4 servers in one process
 //! writers   many writers of one file, and of one each
+//! beyond    more than the buffer holds
 //! board     figures gathered, medians
 //! bars      the ratios that are promised
 //! report    what came of it, as words and as JSON
@@ -29,6 +30,7 @@
 
 mod bare;
 mod bars;
+mod beyond;
 mod board;
 mod far;
 mod files;
@@ -45,7 +47,7 @@ mod steps;
 mod through;
 mod writers;
 
-pub use far::serve as serve_far;
+pub use far::{Far, serve as serve_far};
 pub use page::page;
 pub use places::serve as serve_places;
 pub use plan::{Plan, SECTIONS, Section};
@@ -64,9 +66,10 @@ pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 /// The program that calls this is started again with the words `bench-far`, `bench-places` and `bench-step`, and must then
 /// call [`serve_far`], [`serve_places`] or [`serve_step`].
 pub fn measure(plan: &Plan) -> Outcome<Report> {
-    let near = Near::start(plan, 1)?;
+    let near = Near::start(plan, Far::Servers(1))?;
     let programs = if plan.has(Section::Programs) { Some(Programs::start(plan, &near)?) } else { None };
     let services = if plan.has(Section::Servers) { several::start(plan)? } else { Vec::new() };
+    let little = if plan.has(Section::Beyond) { Some(Near::start(plan, Far::Little)?) } else { None };
     let mut board = Board::default();
     for round in 0..=plan.rounds {
         // The first warms up: caches, page tables, regions that were never touched.
@@ -89,6 +92,9 @@ pub fn measure(plan: &Plan) -> Outcome<Report> {
             programs.run(plan, round == 0, &mut board)?;
         }
         several::run(&services, plan.names, &mut board)?;
+        if let Some(little) = &little {
+            beyond::run(plan, little, &mut board)?;
+        }
         if round == 0 {
             board = Board::default();
         }

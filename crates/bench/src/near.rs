@@ -1,7 +1,7 @@
 //! Our side: the other process, how it is reached, and where files are compared with it.
 
 use crate::Outcome;
-use crate::far;
+use crate::far::{self, Far};
 use crate::plan::{Plan, Socket};
 use forebay_client::{Address, ClientConfig, Credential};
 use std::io::{BufRead, BufReader};
@@ -32,13 +32,13 @@ pub(crate) struct Near {
 }
 
 impl Near {
-    /// Starts the other process with so many servers.
-    pub(crate) fn start(plan: &Plan, servers: u16) -> Outcome<Near> {
+    /// Starts the other process.
+    pub(crate) fn start(plan: &Plan, what: Far) -> Outcome<Near> {
         let begin = Instant::now();
         let mut far = Command::new(std::env::current_exe()?)
             .arg(far::WORD)
             .arg(&plan.disk)
-            .arg(servers.to_string())
+            .arg(what.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Control-C is for us: the other side ends, in order, when we are gone.

@@ -17,15 +17,18 @@ pub enum Section {
     Programs,
     /// Several servers in one process.
     Servers,
+    /// More than the buffer holds.
+    Beyond,
 }
 
 /// All sections, with the words for them.
-pub const SECTIONS: [(&str, Section); 5] = [
+pub const SECTIONS: [(&str, Section); 6] = [
     ("data", Section::Data),
     ("names", Section::Names),
     ("writers", Section::Writers),
     ("programs", Section::Programs),
     ("servers", Section::Servers),
+    ("beyond", Section::Beyond),
 ];
 
 impl FromStr for Section {
@@ -171,6 +174,10 @@ pub(crate) enum Work {
     OneFile(usize),
     /// So many writers of one file each.
     FileEach(usize),
+    /// Writes more than the buffer holds.
+    Beyond,
+    /// The same, until all of it is on the storage behind.
+    Drained,
 }
 
 /// What fio is told to do.
@@ -218,6 +225,7 @@ impl Work {
     pub(crate) fn unit(self) -> &'static str {
         match self {
             Work::Write(_) | Work::Read(_) | Work::Fio(_) | Work::OneFile(_) | Work::FileEach(_) => "MB/s",
+            Work::Beyond | Work::Drained => "MB/s",
             Work::Small(_) => "files/s",
             _ => "op/s",
         }
@@ -274,6 +282,8 @@ impl fmt::Display for Work {
             Work::Small(bytes) => write!(f, "a program's open, write {}, close", shown(*bytes)),
             Work::OneFile(writers) => write!(f, "{writers} writers of one file"),
             Work::FileEach(writers) => write!(f, "{writers} writers of one file each"),
+            Work::Beyond => f.write_str("write four times the capacity"),
+            Work::Drained => f.write_str("write four times the capacity until it is behind"),
         }
     }
 }

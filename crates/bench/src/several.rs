@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::board::Board;
+use crate::far::Far;
 use crate::names::{in_tasks, note};
 use crate::near::Near;
 use crate::plan::{Party, Plan, Socket};
@@ -12,7 +13,7 @@ const COUNTS: [u16; 3] = [1, 2, 4];
 
 /// A service of each size.
 pub(crate) fn start(plan: &Plan) -> Outcome<Vec<(u16, Near)>> {
-    COUNTS.into_iter().map(|count| Ok((count, Near::start(plan, count)?))).collect()
+    COUNTS.into_iter().map(|count| Ok((count, Near::start(plan, Far::Servers(count))?))).collect()
 }
 
 /// Makes so many empty files in one directory of each service, asks for their attributes, removes them.

@@ -155,6 +155,9 @@ impl File {
 
     /// See [`File::pread`](crate::File::pread).
     pub fn pread(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        if let Some(len) = self.inner.read_now(offset, into) {
+            return Ok(len);
+        }
         transfer(self.inner.is_narrow(offset, into.len()), self.inner.pread(offset, into))
     }
 

@@ -72,13 +72,13 @@ pub struct File {
     opened: Attr,
     label: String,
     append_only: bool,
-    /// Where all of it is on the server that opened it, and may be written to.
+    /// Where all of it is on the server that opened it.
     memory: Option<Arc<Memory>>,
 }
 
 impl File {
     pub(crate) fn new(held: Held, opened: Attr, label: String) -> File {
-        let near = held.spread().is_none() && held.token().access.write;
+        let near = held.spread().is_none();
         let memory = near.then(|| Memory::new(held.session().clone(), held.token(), held.who().clone()));
         File { held, opened, label, append_only: false, memory: memory.map(Arc::new) }
     }
@@ -118,6 +118,11 @@ impl File {
         if into.is_empty() {
             return Ok(0);
         }
+        if let Some(memory) = &self.memory
+            && let Some(len) = Box::pin(memory.read(offset, into)).await
+        {
+            return Ok(len);
+        }
         let read = match self.held.spread() {
             None => self.held.session().read_at(self.target(), offset, into).await,
             Some(spread) => Box::pin(spread.read_at(self.target(), offset, into)).await,
@@ -152,6 +157,13 @@ impl File {
             Some(memory) if !self.append_only && !data.is_empty() => memory.write_now(offset, data),
             _ => Now::Ask,
         }
+    }
+
+    /// Reads from an offset on until `into` is full or the file ends without waiting for anybody, if that is possible:
+    /// then it counts as if [`File::pread`] had returned. Never blocks, and may be called from a signal handler.
+    #[must_use]
+    pub fn read_now(&self, offset: u64, into: &mut [u8]) -> Option<usize> {
+        self.memory.as_ref().filter(|_| !into.is_empty())?.read_now(offset, into)
     }
 
     /// Gets what the next writes will need, while nobody waits for it.

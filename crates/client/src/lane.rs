@@ -1,7 +1,7 @@
 //! A ring and the slabs that go with it: how a write gets there without asking anybody.
 
 use forebay_model::Uid;
-use forebay_shm::{Bell, Commit, RING_RECORDS, Window, Writer};
+use forebay_shm::{Bell, Commit, Pane, RING_RECORDS, Reader, Window, Writer};
 use forebay_wire::{RingGrant, SlabGrant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::{ClockId, clock_gettime};
@@ -24,10 +24,14 @@ const MOST_WINDOWS: usize = 128;
 #[derive(Default)]
 pub(crate) struct Lanes {
     idle: Mutex<Vec<Lane>>,
-    windows: Mutex<HashMap<PathBuf, (u64, Arc<Window>)>>,
+    windows: Mutex<Known<Window>>,
+    panes: Mutex<Known<Pane>>,
     /// The server said that there is none for us, or it cannot be reached from here.
     off: AtomicBool,
 }
+
+/// Mapped files by their paths, each with the number that tells it from others that had the same path.
+type Known<T> = HashMap<PathBuf, (u64, Arc<T>)>;
 
 /// A ring that this client writes to. Its lock tells the server that the client lives.
 pub(crate) struct Lane {
@@ -36,6 +40,8 @@ pub(crate) struct Lane {
     uid: Uid,
     /// In which life of the control connection it was bound.
     pub(crate) life: u64,
+    /// Whether it was bound to be written to.
+    pub(crate) writes: bool,
     writer: Writer,
     bell: Bell,
     slabs: VecDeque<Slab>,
@@ -110,20 +116,14 @@ impl Lanes {
     /// The mapped region of a slab.
     fn window(&self, grant: &SlabGrant) -> io::Result<Arc<Window>> {
         let path = PathBuf::from(OsString::from_vec(grant.path.clone()));
-        let file = open(&grant.path)?;
-        let inode = file.metadata()?.ino();
-        let mut windows = lock(&self.windows);
-        if let Some((known, window)) = windows.get(&path)
-            && *known == inode
-        {
-            return Ok(window.clone());
-        }
-        if windows.len() >= MOST_WINDOWS {
-            windows.retain(|_, (_, window)| Arc::strong_count(window) > 1);
-        }
-        let window = Arc::new(Window::new(&file, grant.size)?);
-        windows.insert(path, (inode, window.clone()));
-        Ok(window)
+        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        mapped(&self.windows, path, &file, |file| Window::new(file, grant.size))
+    }
+
+    /// A mapped region to read from.
+    pub(crate) fn pane(&self, path: PathBuf, size: u32) -> io::Result<Arc<Pane>> {
+        let file = File::open(&path)?;
+        mapped(&self.panes, path, &file, |file| Pane::new(file, size))
     }
 
     /// Makes a slab ready to be filled.
@@ -138,13 +138,35 @@ impl Lanes {
     }
 }
 
+/// The mapping of a file, made if it is not known.
+fn mapped<T>(
+    known: &Mutex<Known<T>>,
+    path: PathBuf,
+    file: &File,
+    map: impl FnOnce(&File) -> io::Result<T>,
+) -> io::Result<Arc<T>> {
+    let inode = file.metadata()?.ino();
+    let mut known = lock(known);
+    if let Some((number, mapping)) = known.get(&path)
+        && *number == inode
+    {
+        return Ok(mapping.clone());
+    }
+    if known.len() >= MOST_WINDOWS {
+        known.retain(|_, (_, mapping)| Arc::strong_count(mapping) > 1);
+    }
+    let mapping = Arc::new(map(file)?);
+    known.insert(path, (inode, mapping.clone()));
+    Ok(mapping)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Lane {
     /// Opens a ring that the server made for this client.
-    pub(crate) fn open(grant: &RingGrant, uid: Uid, life: u64) -> io::Result<Lane> {
+    pub(crate) fn open(grant: &RingGrant, uid: Uid) -> io::Result<Lane> {
         // A second descriptor: inside a program that does not know of us, only those are out of its way.
         let file = open(&grant.path)?.try_clone()?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
@@ -154,7 +176,8 @@ impl Lane {
             ring: grant.ring,
             binding: grant.binding,
             uid,
-            life,
+            life: 0,
+            writes: false,
             writer,
             bell,
             slabs: VecDeque::new(),
@@ -164,8 +187,13 @@ impl Lane {
     }
 
     /// The ring is bound to another file, or to the same one again.
-    pub(crate) fn bound(&mut self, grant: &RingGrant, life: u64) {
-        (self.binding, self.life) = (grant.binding, life);
+    pub(crate) fn bound(&mut self, grant: &RingGrant, life: u64, writes: bool) {
+        (self.binding, self.life, self.writes) = (grant.binding, life, writes);
+    }
+
+    /// Whoever reads what this ring's client is leased.
+    pub(crate) fn reader(&self) -> Reader {
+        self.writer.reader()
     }
 
     /// The first slab that is still needed.

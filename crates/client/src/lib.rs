@@ -41,6 +41,7 @@ mod handshake;
 mod job;
 mod join;
 mod lane;
+mod leased;
 mod line;
 mod listing;
 mod memory;

@@ -1,10 +1,12 @@
-//! Writes to an open file by shared memory, where the server is on this machine and runs as the same user.
+//! Writes to an open file by shared memory, where the server is on this machine and runs as the same user. Reads are in
+//! [`leased`](crate::leased).
 //!
 //! A write that finds space in its slabs and room in its ring is done when it returns, without a system call. All
 //! others ask: for a ring, for a slab, and if that comes to nothing they go by the socket, which is always right: the
 //! server hears the ring before it does anything else to the file.
 
 use crate::lane::{Lane, Wrote, monotonic};
+use crate::leased::Leased;
 use crate::session::{Session, Who};
 use forebay_model::{ErrorKind, Result};
 use forebay_wire::{MAX_PAYLOAD, Reply, Request, RingGrant, Token};
@@ -40,14 +42,17 @@ pub enum Now {
 
 /// The shared memory of an open file.
 pub(crate) struct Memory {
-    session: Arc<Session>,
-    token: Token,
-    who: Who,
+    pub(crate) session: Arc<Session>,
+    pub(crate) token: Token,
+    pub(crate) who: Who,
     lane: Mutex<Option<Lane>>,
-    /// Held by whoever asks for a ring or a slab.
-    asking: tokio::sync::Mutex<()>,
+    /// Held by whoever asks for a ring, a slab or a lease.
+    pub(crate) asking: tokio::sync::Mutex<()>,
     /// Bytes that were written, and something for each write.
     seen: AtomicU64,
+    /// How often something was written by the ring, or was about to be.
+    pub(crate) wrote: AtomicU64,
+    pub(crate) leased: Leased,
     /// Somebody is about to get the next slab.
     preparing: AtomicBool,
 }
@@ -68,12 +73,14 @@ impl Memory {
             lane: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
             seen: AtomicU64::new(0),
+            wrote: AtomicU64::new(0),
+            leased: Leased::default(),
             preparing: AtomicBool::new(false),
         }
     }
 
     /// The lane, unless somebody else has it: a signal handler that interrupted him would wait for ever.
-    fn lane(&self) -> Option<MutexGuard<'_, Option<Lane>>> {
+    pub(crate) fn lane(&self) -> Option<MutexGuard<'_, Option<Lane>>> {
         for _ in 0..SPINS {
             if let Ok(lane) = self.lane.try_lock() {
                 return Some(lane);
@@ -91,14 +98,21 @@ impl Memory {
         let Some(mut lane) = self.lane() else { return Tried::Locked };
         let life = self.session.opens.life();
         match lane.as_mut() {
-            Some(lane) if lane.life == life => Tried::Wrote(lane.write(offset, data)),
+            Some(lane) if lane.life == life && lane.writes => {
+                // Before it counts: whoever reads after it must not find what was leased before.
+                self.wrote.fetch_add(1, Ordering::Release);
+                Tried::Wrote(lane.write(offset, data))
+            }
             _ => Tried::Unbound,
         }
     }
 
     /// Writes all of `data` on the spot, if that is possible.
     pub(crate) fn write_now(&self, offset: u64, data: &[u8]) -> Now {
-        if data.len() > MAX_PAYLOAD as usize || crate::transfer::check_range(offset, data.len()).is_err() {
+        if !self.token.access.write
+            || data.len() > MAX_PAYLOAD as usize
+            || crate::transfer::check_range(offset, data.len()).is_err()
+        {
             return Now::Ask;
         }
         match self.attempt(offset, data) {
@@ -110,7 +124,10 @@ impl Memory {
     /// Writes all of `data`, at most as much as one payload, or nothing: then it has to go by the socket.
     pub(crate) async fn write(self: &Arc<Memory>, offset: u64, data: &[u8]) -> bool {
         let session = &self.session;
-        if session.lanes.is_off() || crate::transfer::check_range(offset, data.len()).is_err() {
+        if !self.token.access.write
+            || session.lanes.is_off()
+            || crate::transfer::check_range(offset, data.len()).is_err()
+        {
             return false;
         }
         let seen = self.seen.fetch_add(data.len() as u64 + ONE_WRITE, Ordering::Relaxed);
@@ -130,7 +147,7 @@ impl Memory {
                     return true;
                 }
                 Tried::Wrote(Wrote::NoSpace) => self.ask(data.len()).await,
-                Tried::Wrote(Wrote::Recalled) | Tried::Unbound => self.bind().await,
+                Tried::Wrote(Wrote::Recalled) | Tried::Unbound => self.bind(true).await,
                 Tried::Wrote(Wrote::Full) => {
                     if let Some(lane) = self.lane().as_deref().and_then(Option::as_ref) {
                         lane.ring();
@@ -170,11 +187,12 @@ impl Memory {
     }
 
     /// Has a ring bound to the file; false if there is none to be had.
-    async fn bind(&self) -> bool {
+    pub(crate) async fn bind(&self, write: bool) -> bool {
         let life = self.session.opens.life();
         let Some(before) = self.lane().map(|mut lane| lane.take()) else { return true };
         let before = before.or_else(|| self.session.lanes.take(self.token.uid));
-        let request = Request::Ring { token: self.token, own: before.as_ref().map(|lane| lane.ring) };
+        let own = before.as_ref().map(|lane| lane.ring);
+        let request = Request::Ring { token: self.token, own, write };
         let asked = monotonic();
         match self.session.call(&self.who, &request).await {
             // In another namespace of time than the server's, stamps would mean something else.
@@ -182,7 +200,7 @@ impl Memory {
                 self.session.lanes.switch_off();
                 false
             }
-            Ok(Reply::Ring(grant)) => self.take(before, &grant, life),
+            Ok(Reply::Ring(grant)) => self.take(before, &grant, life, write),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 self.session.lanes.switch_off();
                 false
@@ -191,13 +209,10 @@ impl Memory {
         }
     }
 
-    fn take(&self, before: Option<Lane>, grant: &RingGrant, life: u64) -> bool {
-        let lane = match before.filter(|lane| lane.ring == grant.ring) {
-            Some(mut lane) => {
-                lane.bound(grant, life);
-                lane
-            }
-            None => match Lane::open(grant, self.token.uid, life) {
+    fn take(&self, before: Option<Lane>, grant: &RingGrant, life: u64, write: bool) -> bool {
+        let mut lane = match before.filter(|lane| lane.ring == grant.ring) {
+            Some(lane) => lane,
+            None => match Lane::open(grant, self.token.uid) {
                 Ok(lane) => lane,
                 // The server's files cannot be seen from here.
                 Err(_) => {
@@ -206,6 +221,7 @@ impl Memory {
                 }
             },
         };
+        lane.bound(grant, life, write);
         match self.lane() {
             Some(mut place) => *place = Some(lane),
             None => self.session.lanes.put(lane),

@@ -42,6 +42,8 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Abandon { .. }
         | Request::Ring { .. }
         | Request::Slab { .. }
+        | Request::Number { .. }
+        | Request::Map { .. }
         | Request::Read { .. } => true,
         Request::Create { if_exists, .. } => *if_exists != IfExists::Refuse,
         Request::SetXattr { mode, .. } => *mode == XattrMode::Any,

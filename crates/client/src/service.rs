@@ -143,6 +143,7 @@ fn answers(members: &Members, request: &Request) -> Option<ServerId> {
         | Request::Punch { token, .. }
         | Request::Sync { token }
         | Request::Ring { token, .. }
+        | Request::Map { token, .. }
         | Request::Write { token, .. }
         | Request::Read { token, .. } => Some(members.authority(token.file)),
         Request::Drain(_) => Some(members.authority(FileId::ROOT)),

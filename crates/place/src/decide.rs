@@ -2,6 +2,7 @@
 
 use crate::crew::{self, Crew};
 use crate::report;
+use crate::service::Line;
 use crate::setting::{self, Ready};
 use forebay_policy::place::lov::Lov;
 use forebay_policy::place::{Job, Ledger, Note, Pattern, Shape, Stripes, Writer, place};
@@ -41,6 +42,10 @@ struct Decider {
     together: HashMap<u32, Ledger>,
     /// Turns that are in the first ledger, for processes without a rank.
     taken: u64,
+    /// Who counts them on all machines, while it does.
+    line: Option<Line>,
+    /// It was asked in vain: the machine's own turns count from then on.
+    is_alone: bool,
     /// The targets of all ranks, if they are too many to plan again.
     wave: Vec<u32>,
     files: usize,
@@ -60,6 +65,8 @@ pub(crate) fn decide(path: &[u8], wish: Wish) -> Option<Lov> {
             ledger: fresh(ready),
             together: HashMap::new(),
             taken: 0,
+            line: None,
+            is_alone: false,
             wave: Vec::new(),
             files: 0,
             earlier: HashMap::new(),
@@ -143,9 +150,10 @@ impl Decider {
 
     /// Without a rank: processes of this machine take turns, and each does what those before it did.
     fn in_turn(&mut self, job: &Job<'_>) -> Result<Shape, String> {
-        let turn = match &self.ready.setting.turns {
-            Some(path) => next_turn(path).map_err(|error| format!("cannot take a turn: {error}"))?,
-            None => self.files as u64,
+        let turn = match (self.common_turn(), &self.ready.setting.turns) {
+            (Some(turn), _) => turn,
+            (None, Some(path)) => next_turn(path).map_err(|error| format!("cannot take a turn: {error}"))?,
+            (None, None) => self.files as u64,
         };
         // After as many turns as there are targets all begins anew, so that nobody has a long past to catch up with.
         let round = self.ready.topology.description().targets.len() as u64;
@@ -160,6 +168,33 @@ impl Decider {
         self.taken += 1;
         let plan = place(&mut self.ledger, job).map_err(|trouble| trouble.to_string())?;
         Ok(plan.files[0].shape.clone())
+    }
+
+    /// The next turn of all processes of the job, wherever they run, if a Forebay counts them.
+    fn common_turn(&mut self) -> Option<u64> {
+        let service = self.ready.setting.service.as_ref().filter(|_| !self.is_alone)?;
+        // A line that was idle for long, or is another process's, is made anew: once.
+        let known = self.line.take().filter(Line::is_ours);
+        let kept = known.and_then(|mut line| Some((line.number(self.ready.setting.job).ok()?, line)));
+        let taken = kept.map_or_else(
+            || {
+                let mut line = Line::open(service)?;
+                Ok((line.number(self.ready.setting.job)?, line))
+            },
+            Ok,
+        );
+        match taken {
+            Ok((turn, line)) => {
+                self.line = Some(line);
+                Some(turn)
+            }
+            Err(error) => {
+                self.is_alone = true;
+                let (address, error): (_, std::io::Error) = (&service.address, error);
+                report::note(format_args!("turns are those of this machine: cannot ask {address}: {error}"));
+                None
+            }
+        }
     }
 
     /// Many ranks: the first files are planned for all, later ones go where the next rank's first one is.

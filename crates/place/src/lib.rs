@@ -10,6 +10,7 @@
 //! mpi        MPI_Init, MPI_File_open, from C and from Fortran
 //! api        forebay_place_create
 //! real       the functions behind ours
+//! service    a running Forebay, which hands out turns
 //! report     what was done, for those who ask
 //! ```
 //!
@@ -17,7 +18,8 @@
 //! descriptors, modes and errors. Whatever goes wrong here is told and the file is created as usual.
 //!
 //! **Deliberately absent**: everything but creation; files that exist; directories with a layout of their own;
-//! communication between processes other than MPI's own when a shared file is opened and when MPI is set up.
+//! communication between processes other than MPI's own when a shared file is opened and when MPI is set up, and a running
+//! Forebay's for those without a rank.
 
 #![cfg_attr(
     test,
@@ -33,4 +35,5 @@ mod mpi;
 mod posix;
 mod real;
 mod report;
+mod service;
 mod setting;

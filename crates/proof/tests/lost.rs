@@ -2,7 +2,7 @@
 
 use forebay_client::blocking::{Client, File};
 use forebay_client::{ClientConfig, Listing, OpenOptions};
-use forebay_model::{Bytes, Error, ErrorKind, ServerId, Striping};
+use forebay_model::{Bytes, Error, ErrorKind, FileId, FileKind, Members, Name, ServerId, Striping};
 use forebay_proof::{By, Dice, Fleet, Plan, Seeded, drain, pattern, rounds};
 use forebay_server::Medium;
 use forebay_store::Store;
@@ -10,6 +10,7 @@ use forebay_wire::{Lost, RenameMode, Standing};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
@@ -141,7 +142,7 @@ fn killed_writers(plan: Plan) {
             fleet.host(server).kill();
             fleet.host(server).start();
         }
-        let end: u64 = told.take(60).last().unwrap().unwrap().parse().unwrap();
+        let end: u64 = told.take(60).last().unwrap().unwrap().trim_start().parse().unwrap();
         writer.kill().unwrap();
         writer.wait().unwrap();
         let look = || {
@@ -285,37 +286,28 @@ fn a_wiped_store_is_never_mistaken_for_empty_files() {
     let client = fleet.client(0, By::Unix);
     let files = populate(&client);
     // Where what of them is.
-    let facts: Vec<(String, u64, ServerId, Vec<ServerId>)> = files
+    let facts: Vec<(String, u64, FileId, Vec<ServerId>)> = files
         .into_iter()
         .map(|(path, number)| {
             let attr = client.stat(&path).unwrap();
             let (_, layout) = client.layout(&path).unwrap();
-            (path, number, attr.id.maker(), layout.unwrap().servers)
+            (path, number, attr.id, layout.unwrap().servers)
         })
         .collect();
     let lost = ServerId(2);
-    assert!(facts.iter().any(|(_, _, authority, _)| *authority == lost));
-    fleet.host(2).kill();
-    let store = fleet.host(2).store();
-    Store::remove(&store).unwrap();
+    assert!(facts.iter().any(|(_, _, file, _)| file.maker() == lost));
+    lose_store(&mut fleet, lost);
     let before = impatient(&fleet, 0, By::Unix);
     fleet.host(2).begin();
     let ready = fleet.host(2).await_ready();
-    for (path, ..) in facts.iter().filter(|(_, _, authority, _)| *authority == lost).take(2) {
+    for (path, ..) in facts.iter().filter(|(_, _, file, _)| file.maker() == lost).take(2) {
         let error = before.stat(path).unwrap_err();
         assert!(
             matches!(error.kind(), ErrorKind::Io | ErrorKind::Unreachable),
             "{path}: an empty store does not join silently: {error} ({ready:?})"
         );
     }
-    for number in [0, 2] {
-        fleet.client(number, By::Unix).replace_server(lost).unwrap();
-    }
-    if !fleet.host(2).is_up() {
-        fleet.host(2).start();
-    }
-    let client = fleet.client(0, By::Unix);
-    await_joined(&client, lost);
+    let client = replace(&mut fleet, lost);
     check_damage(&client, &facts, lost);
     for number in 0..30 {
         let path = format!("/new{number}");
@@ -337,20 +329,11 @@ fn what_a_lost_store_had_drained_is_not_lost() {
     file.close().unwrap();
     let servers = client.layout(fresh).unwrap().1.unwrap().servers;
     let gone = ServerId(3);
-    fleet.host(3).kill();
-    Store::remove(&fleet.host(3).store()).unwrap();
+    lose_store(&mut fleet, gone);
     fleet.host(3).begin();
     fleet.host(3).await_ready().ok();
-    for number in [0, 1] {
-        fleet.client(number, By::Unix).replace_server(gone).unwrap();
-    }
-    if !fleet.host(3).is_up() {
-        fleet.host(3).start();
-    }
-    let client = fleet.client(0, By::Unix);
-    await_joined(&client, gone);
-    let stripes = (0..5).filter(|stripe| servers[stripe % servers.len()] == gone).count() as u64;
-    let bytes = Lost::Bytes { count: stripes * STRIPE, open: false };
+    let client = replace(&mut fleet, gone);
+    let bytes = Lost::Bytes { count: share(&servers, gone), open: false };
     await_lost(&client, &BTreeMap::from([(fresh.clone(), (gone, bytes))]));
     for (path, number) in files.iter().filter(|(path, _)| path != fresh) {
         assert!(content(&client, path) == pattern(*number, 5 * STRIPE as usize), "{path}");
@@ -382,6 +365,26 @@ fn what_a_lost_store_had_drained_is_not_lost() {
     assert!(std::fs::read(fleet.behind().join(&path[1..])).unwrap() == whole);
 }
 
+/// A server is killed, and its store is gone.
+fn lose_store(fleet: &mut Fleet, server: ServerId) {
+    fleet.host(server.0).kill();
+    let store = fleet.host(server.0).store();
+    Store::remove(&store).unwrap();
+}
+
+/// A server whose store is lost is let in with an empty one.
+fn replace(fleet: &mut Fleet, server: ServerId) -> Client {
+    for number in (0..3).filter(|number| number + 1 != u64::from(server.0)) {
+        fleet.client(number, By::Unix).replace_server(server).unwrap();
+    }
+    if !fleet.host(server.0).is_up() {
+        fleet.host(server.0).start();
+    }
+    let client = fleet.client(0, By::Unix);
+    await_joined(&client, server);
+    client
+}
+
 /// Waits until a server has been let in again.
 fn await_joined(client: &Client, server: ServerId) {
     for _ in 0..600 {
@@ -395,33 +398,51 @@ fn await_joined(client: &Client, server: ServerId) {
     panic!("server {server} never joined");
 }
 
-/// Everything that the servers know to be lost, by path: how much of which server.
+/// Everything that the servers know to be lost: what, with which server. By its path, or by the number of the file and
+/// what is known of where it is.
 fn lost(client: &Client) -> BTreeMap<String, (ServerId, Lost)> {
     let mut all = BTreeMap::new();
-    for (server, status) in client.statuses().unwrap() {
-        let losses = client.losses(server).unwrap();
+    for (said_by, status) in client.statuses().unwrap() {
+        let losses = client.losses(said_by).unwrap();
         assert_eq!(losses.more, 0);
         assert!(status.unwrap().damage.iter().all(|sentence| sentence.contains("earlier store")));
-        all.extend(losses.list.into_iter().map(|loss| {
-            let path = String::from_utf8(loss.path.expect("a path leads there")).unwrap();
-            (path, (loss.server, loss.what))
-        }));
+        for loss in losses.list {
+            let above = loss.above.map(|above| String::from_utf8(above).unwrap());
+            let label = match (above, loss.name) {
+                (Some(above), Some(name)) => format!("{above}/{}", String::from_utf8_lossy(name.as_bytes())),
+                (Some(above), None) => format!("{above}/#{}", loss.file),
+                (None, _) => format!("#{} on {said_by}", loss.file),
+            };
+            let twice = all.insert(label.clone(), (loss.server.expect("it is known"), loss.what));
+            assert_eq!(twice, None, "{label}");
+        }
     }
     all
 }
 
-fn check_damage(client: &Client, facts: &[(String, u64, ServerId, Vec<ServerId>)], lost: ServerId) {
-    let harmed =
-        facts.iter().filter(|(_, _, authority, servers)| *authority != lost && servers.contains(&lost));
-    let expected = harmed.map(|(path, _, _, servers)| {
-        let stripes = (0..5).filter(|stripe| servers[stripe % servers.len()] == lost).count() as u64;
-        (path.clone(), (lost, Lost::Bytes { count: stripes * STRIPE, open: false }))
-    });
-    let expected: BTreeMap<_, _> = expected.collect();
+/// How many bytes of a striped file of five stripes are on a server.
+fn share(servers: &[ServerId], server: ServerId) -> u64 {
+    (0..5).filter(|stripe| servers[stripe % servers.len()] == server).count() as u64 * STRIPE
+}
+
+fn check_damage(client: &Client, facts: &[(String, u64, FileId, Vec<ServerId>)], lost: ServerId) {
+    let mut expected = BTreeMap::new();
+    for (path, file, servers) in facts.iter().map(|(path, _, file, servers)| (path, *file, servers)) {
+        if file.maker() != lost && servers.contains(&lost) {
+            let count = share(servers, lost);
+            expected.insert(path.clone(), (lost, Lost::Bytes { count, open: false }));
+        }
+        if file.maker() == lost {
+            let rest = servers.iter().filter(|&&server| server != lost);
+            expected.extend(rest.map(|&server| {
+                (format!("#{file} on {server}"), (lost, Lost::Rest { bytes: share(servers, server) }))
+            }));
+        }
+    }
     // Every server tells what it knows once it has met the new store.
     await_lost(client, &expected);
-    for (path, number, authority, servers) in facts {
-        if *authority == lost {
+    for (path, number, file, servers) in facts {
+        if file.maker() == lost {
             let error = client.stat(path).map(drop).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Io, "{path}: {error}");
             continue;
@@ -448,7 +469,7 @@ fn check_damage(client: &Client, facts: &[(String, u64, ServerId, Vec<ServerId>)
 }
 
 fn await_lost(client: &Client, expected: &BTreeMap<String, (ServerId, Lost)>) {
-    for _ in 0..100 {
+    for _ in 0..600 {
         if lost(client) == *expected {
             return;
         }
@@ -459,8 +480,9 @@ fn await_lost(client: &Client, expected: &BTreeMap<String, (ServerId, Lost)>) {
 
 /// What is written again, cut to nothing or removed is not lost any more.
 fn heal(client: &Client, mut lost: BTreeMap<String, (ServerId, Lost)>) {
-    assert!(lost.len() >= 4);
-    let mut paths: Vec<String> = lost.keys().cloned().collect();
+    let harmed = lost.iter().filter(|(_, (_, what))| matches!(what, Lost::Bytes { .. }));
+    let mut paths: Vec<String> = harmed.map(|(path, _)| path.clone()).collect();
+    assert!(paths.len() >= 4);
     let mut next = || paths.pop().expect("there are enough");
     let (rewritten, truncated, removed) = (next(), next(), next());
     let file = client.open(&rewritten, OpenOptions::WRITE).unwrap();
@@ -476,4 +498,137 @@ fn heal(client: &Client, mut lost: BTreeMap<String, (ServerId, Lost)>) {
     let moved = lost.remove(&paths[0]).expect("it is listed");
     lost.insert("/moved".to_owned(), moved);
     await_lost(client, &lost);
+}
+
+/// Paths whose last name is at home on a chosen server.
+struct Homes {
+    members: Members,
+    dir: FileId,
+    path: String,
+}
+
+impl Homes {
+    fn new(fleet: &Fleet, client: &Client, path: &str) -> Homes {
+        let servers = fleet.hosts[0].seat.clone().expect("it is one of several").servers;
+        let (members, dir) = (Members::new(1, servers).unwrap(), client.stat(path).unwrap().id);
+        Homes { members, dir, path: path.trim_end_matches('/').to_owned() }
+    }
+
+    fn on(&self, server: u16, like: &str) -> String {
+        let names = (0..).map(|number| format!("{like}{number}"));
+        let mut there = names.filter(|name| {
+            self.members.home(self.dir, &Name::new(name.as_str()).unwrap()) == ServerId(server)
+        });
+        format!("{}/{}", self.path, there.next().expect("there are enough"))
+    }
+}
+
+/// Things whose names, or whose inodes, are on server 2 and nothing else is; and what is to be said of them when its store
+/// is lost.
+fn scatter(client: &Client, at: &Homes, fleet: &Fleet) -> BTreeMap<String, Lost> {
+    let make = |path: &str| {
+        let file = client.open(path, OpenOptions::CREATE_NEW).unwrap();
+        file.pwrite(0, b"seven b").unwrap();
+        file.close().unwrap();
+    };
+    let id = |path: &str| client.lstat(path).unwrap().id;
+    let moved = |from: &str, to: &str| client.rename(from, to, RenameMode::NoReplace).unwrap();
+    let named = |names| Lost::Name { kind: FileKind::File, names, size: 7 };
+    let nameless = |path: &str| format!("{}/#{}", at.path, id(path));
+    let mut said = BTreeMap::new();
+    // A file, a directory and a symbolic link that were given a name on the lost server.
+    make(&at.on(1, "a"));
+    moved(&at.on(1, "a"), &at.on(2, "a"));
+    said.insert(nameless(&at.on(2, "a")), named(1));
+    client.mkdir(at.on(1, "c"), 0o755).unwrap();
+    moved(&at.on(1, "c"), &at.on(2, "c"));
+    make(&Homes::new(fleet, client, &at.on(2, "c")).on(3, "f"));
+    said.insert(at.on(2, "c"), Lost::Name { kind: FileKind::Directory, names: 1, size: 0 });
+    client.symlink("there", at.on(3, "s")).unwrap();
+    moved(&at.on(3, "s"), &at.on(2, "s"));
+    said.insert(nameless(&at.on(2, "s")), Lost::Name { kind: FileKind::Symlink, names: 1, size: 5 });
+    // One name of two, and two of three.
+    for (like, more) in [("h", 1), ("k", 2)] {
+        make(&at.on(1, like));
+        for number in 0..more {
+            client.link(at.on(1, like), at.on(2, &format!("{like}{number}-"))).unwrap();
+        }
+        said.insert(nameless(&at.on(1, like)), named(more));
+    }
+    // A file and a directory that the lost server made, with names elsewhere.
+    make(&at.on(2, "b"));
+    moved(&at.on(2, "b"), &at.on(3, "b"));
+    said.insert(at.on(3, "b"), Lost::Inode(FileKind::File));
+    for (like, name) in [("e", None), ("g", Some(at.on(1, "g")))] {
+        client.mkdir(at.on(2, like), 0o755).unwrap();
+        let inside = Homes::new(fleet, client, &at.on(2, like));
+        for (server, names) in [(1, 2), (3, 1)] {
+            (0..names).for_each(|number| make(&inside.on(server, &format!("{number}-"))));
+            said.insert(format!("#{} on {server}", inside.dir), Lost::Directory { names });
+        }
+        if let Some(name) = name {
+            moved(&at.on(2, like), &name);
+            said.insert(name, Lost::Inode(FileKind::Directory));
+        }
+    }
+    // Nothing of these.
+    make(&at.on(1, "j"));
+    moved(&at.on(1, "j"), &at.on(2, "j"));
+    moved(&at.on(2, "j"), &at.on(3, "j"));
+    make(&at.on(2, "r"));
+    moved(&at.on(2, "r"), &at.on(3, "r"));
+    client.unlink(at.on(3, "r")).unwrap();
+    said
+}
+
+/// Has a thread stop, also if a check fails before.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn names_that_were_lost_without_their_files_are_listed_and_nothing_else() {
+    let mut fleet = Fleet::new(PROGRAM, 3, plan());
+    let client = fleet.client(0, By::Unix);
+    let root = Homes::new(&fleet, &client, "/");
+    let dir = root.on(3, "d");
+    client.mkdir(&dir, 0o755).unwrap();
+    let at = Homes::new(&fleet, &client, &dir);
+    let said = scatter(&client, &at, &fleet);
+    let restless = (at.on(1, "m"), at.on(3, "m"));
+    client.open(&restless.0, OpenOptions::CREATE_NEW).unwrap().close().unwrap();
+    lose_store(&mut fleet, ServerId(2));
+    fleet.host(2).begin();
+    // What moves while everybody is asked for it is not lost.
+    let mover = fleet.client(2, By::Unix);
+    let stop = AtomicBool::new(false);
+    let expected: BTreeMap<_, _> =
+        said.into_iter().map(|(label, what)| (label, (ServerId(2), what))).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut places = [&restless.0, &restless.1];
+            while !stop.load(Ordering::Relaxed) {
+                match mover.rename(places[0], places[1], RenameMode::NoReplace) {
+                    Ok(()) => places.reverse(),
+                    Err(error) => assert!(error.to_string().contains("server 2"), "{error}"),
+                }
+            }
+        });
+        let _stops = Stops(&stop);
+        let _ = fleet.host(2).await_ready();
+        let client = replace(&mut fleet, ServerId(2));
+        await_lost(&client, &expected);
+    });
+    assert_eq!(client.stat(at.on(2, "a")).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(client.stat(at.on(3, "j")).unwrap().size, 7);
+    assert_eq!(client.stat(at.on(1, "h")).unwrap().links, 2, "it knows that it had two");
+    // Whoever starts again finds the same.
+    drop((client, mover));
+    fleet.stop_all();
+    fleet.start_all();
+    await_lost(&fleet.client(1, By::Unix), &expected);
 }

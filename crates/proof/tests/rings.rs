@@ -1,5 +1,5 @@
-//! Writers by shared memory: the later write wins whichever way it came, and what was written is there whoever is
-//! killed.
+//! Writers and readers by shared memory: the later write wins whichever way it came, whoever reads after it sees it, and
+//! what was written is there whoever is killed.
 
 use forebay_client::OpenOptions;
 use forebay_client::blocking::{Client, File};
@@ -9,6 +9,7 @@ use forebay_server::Medium;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
@@ -89,6 +90,112 @@ fn writes_at_the_same_time_are_whole() {
     }
 }
 
+/// Reads by what was leased, if anything was, else by asking; says which.
+fn read_either(client: &Client, file: &forebay_client::File, at: u64, into: &mut [u8]) -> (usize, bool) {
+    match file.read_now(at, into) {
+        Some(len) => (len, true),
+        None => (client.wait(file.pread(at, into)).unwrap(), false),
+    }
+}
+
+/// Changes of every kind, by rings and by sockets, and after each many reads by clients that were leased the bytes.
+#[test]
+fn random_changes_end_what_readers_were_leased() {
+    const LEN: usize = 100_000;
+    let (seeded, mut host) = (Seeded::new(), host());
+    let mut dice = seeded.dice(3);
+    let clients = [By::Unix, By::Unix, By::Tcp].map(|by| host.client(by));
+    let writers: Vec<File> = clients.iter().map(|client| ringed(client, "/leased")).collect();
+    let open = |client: &Client, options| client.wait(client.inner().open("/leased", options)).unwrap();
+    let readers: Vec<(&Client, forebay_client::File)> = vec![
+        (&clients[0], open(&clients[0], OpenOptions::READ)),
+        (&clients[1], open(&clients[1], OpenOptions::WRITE)),
+    ];
+    let (mut model, mut leased) = (vec![0; LEN], 0);
+    for round in rounds(150) {
+        let (at, len) = (dice.index(LEN), 1 + dice.index(9000));
+        let (who, bytes) = (dice.index(writers.len()), pattern(round, len));
+        match dice.below(12) {
+            0 => {
+                writers[who].truncate(at as u64).unwrap();
+                model.resize(at, 0);
+            }
+            1 => {
+                writers[who].punch(at as u64, len as u64).unwrap();
+                let end = model.len().min(at + len);
+                model[at.min(end)..end].fill(0);
+            }
+            2 => {
+                host.kill();
+                host.start();
+            }
+            _ => {
+                // Sometimes who reads is who writes.
+                match dice.one_in(4) {
+                    true => clients[1].wait(readers[1].1.pwrite(at as u64, &bytes)).unwrap(),
+                    false => writers[who].pwrite(at as u64, &bytes).unwrap(),
+                }
+                model.resize(model.len().max(at + len), 0);
+                model[at..at + len].copy_from_slice(&bytes);
+            }
+        }
+        for (client, file) in &readers {
+            for _ in 0..80 {
+                let at = dice.index(LEN);
+                let mut seen = vec![1; 1 + dice.index(2000)];
+                let (len, free) = read_either(client, file, at as u64, &mut seen);
+                let (from, to) = (at.min(model.len()), model.len().min(at + seen.len()));
+                assert!(seen[..len] == model[from..to], "round {round}: {len} bytes at {at}, leased: {free}");
+                leased += u64::from(free);
+            }
+        }
+    }
+    assert!(leased > 0, "nobody was leased anything");
+}
+
+/// A writer that counts, and readers beside it: none of them sees less than what had been written when it began, nor
+/// half of anything.
+#[test]
+fn readers_beside_a_writer_see_what_had_returned_and_no_mixture() {
+    const LEN: usize = 70_000;
+    let host = host();
+    let clients = [host.client(By::Unix), host.client(By::Unix)];
+    let writer = ringed(&clients[0], "/count");
+    writer.pwrite(0, &[0; LEN]).unwrap();
+    let open = |client: &Client| client.wait(client.inner().open("/count", OpenOptions::READ)).unwrap();
+    let readers = [(&clients[0], open(&clients[0])), (&clients[1], open(&clients[1]))];
+    let (returned, done) = (AtomicU8::new(0), AtomicBool::new(false));
+    let leased = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for (client, file) in &readers {
+            let (returned, done, leased) = (&returned, &done, &leased);
+            scope.spawn(move || {
+                let mut seen = vec![0; LEN];
+                while !done.load(Ordering::Acquire) {
+                    let least = returned.load(Ordering::Acquire);
+                    let (len, free) = read_either(client, file, 0, &mut seen);
+                    assert_eq!(len, LEN);
+                    assert!(seen[0] >= least && seen.iter().all(|&byte| byte == seen[0]), "after {least}");
+                    leased.fetch_add(u64::from(free), Ordering::Relaxed);
+                }
+            });
+        }
+        for count in 1..=60 {
+            writer.pwrite(0, &[count; LEN]).unwrap();
+            returned.store(count, Ordering::Release);
+            // Long enough to be worth a lease, however slow the machine is.
+            let before = leased.load(Ordering::Relaxed);
+            for _ in 0..50 {
+                if leased.load(Ordering::Relaxed) > before + 70 {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        done.store(true, Ordering::Release);
+    });
+}
+
 struct Writing {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -101,7 +208,7 @@ impl Writing {
     fn start(host: &Host, path: String) -> Writing {
         let mut command = Command::new(WRITER);
         command.arg(format!("unix:{}", host.socket().display())).arg(host.key()).arg(&path);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Writing { child, lines, path, acknowledged: 0 }
     }
@@ -109,8 +216,10 @@ impl Writing {
     /// Waits until it has written so much.
     fn reach(&mut self, bytes: u64) {
         while self.acknowledged < bytes {
-            let Some(Ok(line)) = self.lines.next() else { panic!("{} ended early", self.path) };
-            self.acknowledged = line.parse().unwrap();
+            let Some(Ok(line)) = self.lines.next() else {
+                panic!("{} ended early: {:?}", self.path, self.child.wait())
+            };
+            self.acknowledged = line.trim_start().parse().unwrap();
         }
     }
 
@@ -119,7 +228,7 @@ impl Writing {
         self.child.wait().unwrap();
         while let Some(Ok(line)) = self.lines.next() {
             // The last line may be cut.
-            if let Ok(bytes) = line.parse() {
+            if let Ok(bytes) = line.trim_start().parse() {
                 self.acknowledged = self.acknowledged.max(bytes);
             }
         }

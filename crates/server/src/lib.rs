@@ -36,6 +36,7 @@ mod opens;
 mod pace;
 mod peer;
 mod people;
+mod rows;
 mod run;
 mod service;
 mod session;

@@ -1,16 +1,17 @@
-//! Clients that write by shared memory: who gets a ring, how much it is granted, and who hears it.
+//! Clients that write and read by shared memory: who gets a ring, what it is granted and leased, and who hears it.
 //!
 //! **Invariant**: only who may open the store's files anyway is told where they are; a slab is granted in its job's
-//! turn and paid for by its bytes; what is written without asking needs no other turn.
+//! turn and paid for by its bytes; what is written or read without asking needs no other turn.
 
 use crate::jobs::Membership;
+use crate::opens::Hold;
 use crate::service::{Caller, Service};
 use crate::several::Stop;
 use forebay_model::{Access, Error, ErrorKind, Result};
-use forebay_store::{Body, RingId};
-use forebay_wire::{Answer, Reply, Request, RingGrant, SlabGrant, Token};
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use forebay_store::{self as store, Body, RingId};
+use forebay_wire::{Answer, MapAt, MapGrant, MapPiece, Reply, Request, RingGrant, SlabGrant, Token};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,7 +51,11 @@ pub(crate) async fn serve(
     let request = request.clone();
     // It may have to flush, and to wait for space.
     let done = tokio::task::spawn_blocking(move || match request {
-        Request::Ring { token, own } => ring(&service, &caller, &token, own, job_id),
+        Request::Ring { token, own, write } => {
+            let wanted = Wanted { own: own.map(RingId), write, job: job_id };
+            ring(&service, &caller, &token, wanted)
+        }
+        Request::Map { token, ring, from } => map(&service, &caller, &token, RingId(ring), from),
         Request::Slab { ring, keep, .. } => slab(&service, &caller, RingId(ring), keep, bytes),
         other => Err(Error::new(ErrorKind::Protocol, format!("{other:?} is not about shared memory"))),
     });
@@ -64,24 +69,34 @@ pub(crate) async fn serve(
     answer
 }
 
-fn ring(
-    service: &Service,
-    caller: &Caller,
-    token: &Token,
-    own: Option<u32>,
+/// What a ring is wanted for.
+#[derive(Clone, Copy)]
+struct Wanted {
+    own: Option<RingId>,
+    write: bool,
     job: forebay_model::JobId,
-) -> Answer {
-    let hold = service.claim(caller, token, Access::WRITE).map_err(|stop| match stop {
+}
+
+fn claim(service: &Service, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {
+    service.claim(caller, token, need).map_err(|stop| match stop {
         Stop::Failed(error) => error,
-        _ => Error::new(ErrorKind::Unsupported, "another server has the file's inode"),
-    })?;
+        _ => Error::new(ErrorKind::Invalid, "another server has the file's inode"),
+    })
+}
+
+fn ring(service: &Service, caller: &Caller, token: &Token, wanted: Wanted) -> Answer {
+    let Wanted { own, write, job } = wanted;
+    let need = if write { Access::WRITE } else { Access::READ };
+    let hold = claim(service, caller, token, need)?;
     let here = matches!(service.store.names().inode(token.file)?.body,
         Body::File { ref layout, .. } if layout.only() == Some(service.config.server));
     if !here {
-        return Err(Error::new(ErrorKind::Unsupported, "the file's bytes do not all come here"));
+        return Err(Error::new(ErrorKind::Invalid, "the file's bytes do not all come here"));
     }
-    service.shed_set_id(caller, &hold)?;
-    let offer = service.store.data().bind_ring(token.uid, job, token.file, own.map(RingId))?;
+    if write {
+        service.shed_set_id(caller, &hold)?;
+    }
+    let offer = service.store.data().bind_ring(token.uid, job, token.file, own, write)?;
     Ok(Reply::Ring(Box::new(RingGrant {
         ring: offer.ring.0,
         path: bytes(offer.path),
@@ -102,6 +117,31 @@ fn slab(service: &Service, caller: &Caller, ring: RingId, keep: u32, len: u32) -
         len: offer.len,
         records: offer.records,
         epoch: offer.epoch,
+    })))
+}
+
+fn map(service: &Service, caller: &Caller, token: &Token, ring: RingId, from: u64) -> Answer {
+    let _hold = claim(service, caller, token, Access::READ)?;
+    let offer = service.store.data().lease(token.uid, token.file, ring, from)?;
+    let dir = offer.regions.first().and_then(|path| path.parent()).map(Path::to_owned);
+    let names = offer.regions.iter().filter_map(|path| path.file_name());
+    let names = names.map(|name| name.as_bytes().to_vec()).collect();
+    let pieces = offer.pieces.iter().map(|piece| MapPiece {
+        len: piece.len,
+        at: match piece.at {
+            store::MapAt::Zeros => MapAt::Zeros,
+            store::MapAt::Region(file, position) => MapAt::Region { file, position },
+            store::MapAt::Ask => MapAt::Ask,
+        },
+    });
+    Ok(Reply::Map(Box::new(MapGrant {
+        lease: offer.lease,
+        size: offer.size,
+        start: offer.start,
+        pieces: pieces.collect(),
+        dir: dir.map(bytes).unwrap_or_default(),
+        names,
+        region: offer.region_size,
     })))
 }
 

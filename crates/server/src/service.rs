@@ -10,8 +10,9 @@ use crate::jobs::Jobs;
 use crate::key::{self, KeyHolder};
 use crate::members::Membership;
 use crate::opens::{Afterwards, Opens};
+use crate::rows::Rows;
 use crate::session::{Session, Sessions};
-use crate::several::{self, Afar, Helps, Joining, Leases, Lines, is_afar};
+use crate::several::{self, Afar, Book, Helps, Joining, Leases, Lines, is_afar};
 use crate::standing::Standing;
 use crate::turns::{Rules, Turns};
 use crate::union::Union;
@@ -48,6 +49,9 @@ pub(crate) struct Service {
     pub(crate) joining: Arc<Joining>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) afar: Arc<Afar>,
+    /// What is known to be lost.
+    pub(crate) book: Book,
+    pub(crate) rows: Rows,
     /// Places for what is carried out over several servers.
     pub(crate) tasks: Semaphore,
     /// This very service, for those who have something done while they wait.
@@ -137,6 +141,8 @@ impl Service {
             joining,
             leases,
             afar,
+            book: Book::default(),
+            rows: Rows::default(),
             tasks: Semaphore::new(several::TASKS),
             me: OnceLock::new(),
             alone,

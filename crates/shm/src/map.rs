@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 /// Where a mapping can be divided.
 const PAGE: usize = 4096;
 
-/// A shared, writable mapping of the first `len` bytes of a file, unmapped when dropped.
+/// A shared mapping of the first `len` bytes of a file, unmapped when dropped.
 ///
 /// The file must be allocated in full: touching a hole of a full disk would end the process.
 pub(crate) struct Map {
@@ -23,14 +23,22 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
+    /// For reading and writing.
     pub(crate) fn new(file: &File, len: usize) -> io::Result<Map> {
+        Map::with(file, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// For reading: whoever writes to it is ended by the kernel.
+    pub(crate) fn readable(file: &File, len: usize) -> io::Result<Map> {
+        Map::with(file, len, ProtFlags::READ)
+    }
+
+    fn with(file: &File, len: usize, rights: ProtFlags) -> io::Result<Map> {
         if len == 0 || file.metadata()?.len() < len as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file is shorter than its mapping"));
         }
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing in this process.
-        let start = unsafe {
-            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
-        };
+        let start = unsafe { mmap(std::ptr::null_mut(), len, rights, MapFlags::SHARED, file, 0)? };
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
         Ok(Map { start, len })
     }

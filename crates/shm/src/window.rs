@@ -41,3 +41,35 @@ impl Window {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 }
+
+/// A mapped file of another process's from which bytes are copied that it leased.
+pub struct Pane {
+    map: Map,
+}
+
+impl Pane {
+    /// Maps the first `len` bytes of a file that is allocated in full, for reading only.
+    pub fn new(file: &File, len: u32) -> io::Result<Pane> {
+        Ok(Pane { map: Map::readable(file, len as usize)? })
+    }
+
+    /// How many bytes it has.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.map.len() as u32
+    }
+
+    /// Never true: a mapping has at least one byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Copies the bytes from a position on. What they are is known only if their lease stood all the time.
+    pub fn get(&self, position: u32, into: &mut [u8]) {
+        let from = self.map.at(position as usize, into.len());
+        // SAFETY: `at` checked the range; `into` is memory of this process that no mapping of a region overlaps. Another
+        // process may change the bytes meanwhile: any bytes are bytes, and the lease tells the caller to drop them.
+        unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), into.as_mut_ptr(), into.len()) }
+    }
+}

@@ -1,4 +1,4 @@
-//! How fast the simulator is: `cargo run --release -p forebay-sim --example scale`.
+//! How fast the simulator is: `cargo run --release -p forebay-sim --example scale [ROUNDS [SERVERS]]`.
 //!
 //! Up to 100,000 processes in 100 jobs write checkpoints to 10,000 servers, which share by policy and drain to 1,000 targets
 //! under one arbiter.
@@ -22,8 +22,10 @@ use forebay_sim::{
 use std::time::Instant;
 
 fn main() {
-    let rounds: u32 = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(2);
-    for (servers, targets, jobs) in [(100, 10, 1), (1_000, 100, 10), (10_000, 1_000, 100)] {
+    let said = |place| std::env::args().nth(place).and_then(|text| text.parse::<u32>().ok());
+    let (rounds, only) = (said(1).unwrap_or(2), said(2));
+    let sizes = [(100, 10, 1), (1_000, 100, 10), (10_000, 1_000, 100)];
+    for (servers, targets, jobs) in sizes.into_iter().filter(|size| only.is_none_or(|only| size.0 == only)) {
         let plan = machine(servers, targets, jobs, rounds);
         let (start, before) = (Instant::now(), on_core());
         let report = simulate(&plan, 1).expect("a good scenario");

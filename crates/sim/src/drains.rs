@@ -2,7 +2,7 @@
 
 use crate::processes::owner;
 use crate::scenario::{DrainPlan, When};
-use crate::servers::Request;
+use crate::servers::{Berth, Request};
 use crate::targets::{Owner, Write};
 use crate::world::World;
 use forebay_model::{Bytes, FileId, ServerId, Span, Stamp};
@@ -81,8 +81,8 @@ impl World {
     fn lane_of(&mut self, server: usize, job: u32, plan: &DrainPlan) -> u32 {
         let job = if is_arbitrated(plan) { job } else { 0 };
         let lanes = &self.servers[server].lanes;
-        if let Some(&lane) = lanes.iter().find(|&&lane| self.lanes[lane as usize].job == job) {
-            return lane;
+        if let Some(berth) = lanes.iter().find(|berth| berth.job == job) {
+            return berth.lane;
         }
         let lane = self.lanes.len() as u32;
         self.lanes.push(Lane {
@@ -98,7 +98,8 @@ impl World {
             heard: Tick(0),
             stash: Vec::new(),
         });
-        self.servers[server].lanes.push(lane);
+        let id = self.jobs[job as usize].id;
+        self.servers[server].lanes.push(Berth { lane, job, id });
         lane
     }
 
@@ -122,7 +123,7 @@ impl World {
         // Nothing more comes, or nothing can: what is gathered leaves as it is.
         let last = self.running == 0 || (self.is_short(server) && self.is_at_rest(server));
         for i in 0..self.servers[server].lanes.len() {
-            let lane = self.servers[server].lanes[i];
+            let lane = self.servers[server].lanes[i].lane;
             if last && self.lanes[lane as usize].filled > 0 {
                 self.seal(lane);
             }
@@ -132,7 +133,7 @@ impl World {
 
     /// Whether a server has nothing under way and nothing to send.
     fn is_at_rest(&self, server: usize) -> bool {
-        let lanes = self.servers[server].lanes.iter().map(|&lane| &self.lanes[lane as usize]);
+        let lanes = self.servers[server].lanes.iter().map(|berth| &self.lanes[berth.lane as usize]);
         lanes.into_iter().all(|lane| lane.out == 0 && lane.waiting == 0)
     }
 
@@ -166,7 +167,7 @@ impl World {
 
     fn member(&self, lane: u32) -> Member {
         let Lane { server, job, .. } = self.lanes[lane as usize];
-        Member { server: ServerId(server), job: self.plan.jobs[job as usize].job.id() }
+        Member { server: ServerId(server), job: self.jobs[job as usize].id }
     }
 
     /// Uses what was granted, and what is granted in its place when it turns out to be nothing.
@@ -176,8 +177,8 @@ impl World {
         while let Some(grant) = open.pop() {
             let server = usize::from(grant.member.server.0);
             let lanes = &self.servers[server].lanes;
-            let mine = lanes.iter().copied().find(|&lane| self.member(lane) == grant.member);
-            let lane = mine.expect("who asked has a lane");
+            let mine = lanes.iter().find(|berth| berth.id == grant.member.job);
+            let lane = mine.expect("who asked has a lane").lane;
             let state = &mut self.lanes[lane as usize];
             state.heard = self.now;
             state.held.push(Held { target: grant.target, left: grant.bytes.0, out: 0 });

@@ -13,7 +13,7 @@ impl World {
     pub(crate) fn server_fails(&mut self, server: u16) {
         self.servers[usize::from(server)].up = false;
         for i in 0..self.servers[usize::from(server)].lanes.len() {
-            let lane = self.servers[usize::from(server)].lanes[i];
+            let lane = self.servers[usize::from(server)].lanes[i].lane;
             self.forget_grants(lane);
         }
         if let Some(arbiter) = &mut self.arbiter {

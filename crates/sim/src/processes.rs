@@ -8,7 +8,7 @@ use crate::scenario::{
 };
 use crate::servers::Request;
 use crate::world::World;
-use forebay_model::{FileId, Span};
+use forebay_model::{FileId, JobId, Span};
 use forebay_policy::drain::{Layout, TargetId};
 use forebay_policy::share::{Dice, Tick};
 
@@ -36,6 +36,7 @@ pub(crate) struct Process {
 /// A job at work.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
+    pub(crate) id: JobId,
     /// Its first process.
     pub(crate) first: u32,
     /// Processes that are through with this phase.
@@ -81,6 +82,7 @@ pub(crate) fn all(plan: &Scenario, hops: &Hops, seed: u64) -> Result<(Vec<Proces
         }));
         let servers = if job.servers.is_empty() { (0..count).collect() } else { job.servers.clone() };
         jobs.push(Task {
+            id: job.job.id(),
             first,
             waiting: 0,
             left: job.processes,
@@ -134,6 +136,9 @@ impl World {
             Choose::Round => (number * u64::from(stripes) % u64::from(count)) as u32,
             Choose::Chance => Dice::new(file.0).below(u64::from(count)) as u32,
         };
+        if stripes == 1 {
+            return Layout::single(TargetId(first % count), stripe.0);
+        }
         Layout::new((0..stripes).map(|one| TargetId((first + one) % count)).collect(), stripe.0)
     }
 

@@ -1,8 +1,6 @@
 //! What happens next.
 
 use forebay_policy::share::Tick;
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 
 /// Something that happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,64 +37,70 @@ pub(crate) enum Event {
     Mend(u32),
 }
 
-/// An event and its place among all: by time, and in the order of planning.
-#[derive(Clone, Copy)]
-struct Entry {
-    at: u64,
-    number: u64,
-    event: Event,
-}
-
-impl Entry {
-    fn key(&self) -> u128 {
-        u128::from(self.at) << 64 | u128::from(self.number)
-    }
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    /// The heap hands out the largest: the earliest is.
-    fn cmp(&self, other: &Entry) -> Ordering {
-        other.key().cmp(&self.key())
-    }
-}
+/// One bucket for each bit of a time, and one for this moment.
+const BUCKETS: usize = 65;
 
 /// Events by time; those of one moment in the order in which they were planned.
-#[derive(Default)]
+///
+/// A radix heap: nothing is planned before what was taken out last, so an event waits in the bucket of the highest bit in
+/// which its time differs from that. When the buckets before it are empty, the times in one are spread over those. Events
+/// are only ever moved from one end of a list to another, and none is compared with another.
 pub(crate) struct Queue {
-    heap: BinaryHeap<Entry>,
-    planned: u64,
+    buckets: [Vec<(u64, Event)>; BUCKETS],
+    /// This moment, and how many of its events have been.
+    last: u64,
+    past: usize,
+    count: usize,
     most: usize,
+}
+
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue { buckets: std::array::from_fn(|_| Vec::new()), last: 0, past: 0, count: 0, most: 0 }
+    }
 }
 
 impl Queue {
     pub(crate) fn plan(&mut self, at: Tick, event: Event) {
-        self.planned += 1;
-        self.heap.push(Entry { at: at.0, number: self.planned, event });
-        self.most = self.most.max(self.heap.len());
+        assert!(at.0 >= self.last, "an event is planned for the past");
+        self.buckets[bucket(self.last, at.0)].push((at.0, event));
+        self.count += 1;
+        self.most = self.most.max(self.count);
     }
 
     pub(crate) fn pop(&mut self) -> Option<(Tick, Event)> {
-        self.heap.pop().map(|entry| (Tick(entry.at), entry.event))
+        if self.past == self.buckets[0].len() {
+            self.buckets[0].clear();
+            self.past = 0;
+            self.spread()?;
+        }
+        let (at, event) = self.buckets[0][self.past];
+        self.past += 1;
+        self.count -= 1;
+        Some((Tick(at), event))
+    }
+
+    /// Goes on to the next moment at which something happens.
+    fn spread(&mut self) -> Option<()> {
+        let first = self.buckets.iter().position(|bucket| !bucket.is_empty())?;
+        let mut events = std::mem::take(&mut self.buckets[first]);
+        self.last = events.iter().map(|&(at, _)| at).min()?;
+        for (at, event) in events.drain(..) {
+            self.buckets[bucket(self.last, at)].push((at, event));
+        }
+        self.buckets[first] = events;
+        Some(())
     }
 
     /// The most that were planned at once.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
+}
+
+/// The highest bit in which two times differ, counted from one; 0 if they are the same.
+fn bucket(last: u64, at: u64) -> usize {
+    (u64::BITS - (last ^ at).leading_zeros()) as usize
 }
 
 /// Things with small numbers that are used again.
@@ -143,6 +147,7 @@ impl<T: Copy> Slab<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_policy::share::Dice;
 
     #[test]
     fn events_come_by_time_and_then_as_planned() {
@@ -155,6 +160,34 @@ mod tests {
         let start = Event::Start;
         assert_eq!(order, [(3, start(2)), (3, start(4)), (5, start(1)), (5, start(3))]);
         assert_eq!(queue.most(), 4);
+    }
+
+    #[test]
+    fn events_that_come_while_others_go_find_their_place() {
+        let (mut queue, mut all, mut dice) = (Queue::default(), Vec::new(), Dice::new(7));
+        for number in 0..50 {
+            queue.plan(Tick(dice.below(1 << 40)), Event::Start(number));
+        }
+        let mut number = 50;
+        while let Some((at, event)) = queue.pop() {
+            all.push((at, event));
+            for _ in 0..dice.below(if number < 20_000 { 3 } else { 1 }) {
+                let later = match dice.below(3) {
+                    0 => 0,
+                    1 => dice.below(100),
+                    _ => {
+                        let bits = dice.below(40);
+                        dice.below(1 << bits)
+                    }
+                };
+                queue.plan(at.after(Tick(later)), Event::Start(number));
+                number += 1;
+            }
+        }
+        assert_eq!(all.len(), number as usize);
+        let planned = |event: Event| if let Event::Start(number) = event { number } else { u32::MAX };
+        let key = |&(at, event): &(Tick, Event)| (at, planned(event));
+        assert!(all.windows(2).all(|pair| key(&pair[0]) < key(&pair[1])));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::hops::Hops;
 use crate::queue::Event;
 use crate::scenario::{Full, Scenario, Spread, Way, When};
 use crate::world::World;
-use forebay_model::{Bytes, ServerId, Span};
+use forebay_model::{Bytes, JobId, ServerId, Span};
 use forebay_policy::route::{Route, Router, Write, local};
 use forebay_policy::share::{Cost, Next, Scheduler, Table, Tick, Ticket, divide};
 use std::collections::VecDeque;
@@ -45,7 +45,15 @@ pub(crate) struct Server {
     /// Jobs that use it.
     jobs: Vec<u32>,
     /// Data on its way out, by job where targets are granted.
-    pub(crate) lanes: Vec<u32>,
+    pub(crate) lanes: Vec<Berth>,
+}
+
+/// A lane of a server, and what is asked for more often than what is in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Berth {
+    pub(crate) lane: u32,
+    pub(crate) job: u32,
+    pub(crate) id: JobId,
 }
 
 /// All of them, idle.
@@ -86,7 +94,7 @@ impl World {
     pub(crate) fn leave_servers(&mut self, job: usize) {
         for i in 0..self.jobs[job].servers.len() {
             let server = &mut self.servers[usize::from(self.jobs[job].servers[i])];
-            server.scheduler.leave(self.plan.jobs[job].job.id());
+            server.scheduler.leave(self.jobs[job].id);
             server.jobs.retain(|&one| one != job as u32);
         }
     }
@@ -195,7 +203,7 @@ impl World {
         assert!(number >> SLOT == 0, "too many requests at once");
         self.tickets += 1;
         let ticket = Ticket(self.tickets << SLOT | u64::from(number));
-        let job = self.plan.jobs[self.processes[process as usize].job as usize].job.id();
+        let job = self.jobs[self.processes[process as usize].job as usize].id;
         self.servers[server].scheduler.arrive(job, cost, ticket);
     }
 
@@ -233,7 +241,7 @@ impl World {
         let cost = Cost::of(Bytes(len));
         let state = &mut self.servers[server];
         state.running -= 1;
-        state.scheduler.done(self.plan.jobs[job].job.id(), cost, cost);
+        state.scheduler.done(self.jobs[job].id, cost, cost);
         if request.writes {
             state.reserved -= len;
             state.held += len;

@@ -25,8 +25,8 @@ mod superblock;
 pub use at_rest::{AtRest, check_stores, repair_stores};
 pub use data::{
     AtFlush, Before, Committed, Counts, CrashDisk, Data, DirDisk, Dirty, Disk, Faults, Filled, Geometry,
-    Grant, MAX_FILE, NoRings, Picked, Piece, Place, RecordView, Recovery, RingId, RingOffer, SlabOffer,
-    Start,
+    Grant, MAX_FILE, MapAt, MapOffer, MapPiece, NoRings, Picked, Piece, Place, RecordView, Recovery, RingId,
+    RingOffer, SlabOffer, Start,
 };
 pub use files::Medium;
 pub use forebay_model::{RenameMode, XattrMode};

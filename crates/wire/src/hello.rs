@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The protocol spoken by this build. Peers of another version are refused with a sentence that names both.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

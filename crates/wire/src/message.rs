@@ -3,7 +3,7 @@
 use crate::drain::{DrainCall, DrainReport};
 use crate::lost::Losses;
 use crate::peer::{PeerReply, PeerRequest};
-use crate::rings::{RingGrant, SlabGrant};
+use crate::rings::{MapGrant, RingGrant, SlabGrant};
 use crate::status::{Exchange, Sample, Sharing, Status};
 use forebay_model::{
     Access, Attr, Change, Error, FileId, FileKind, Identity, Layout, Name, RenameMode, ServerId, Special,
@@ -353,10 +353,12 @@ pub enum Request {
     Drain(DrainCall),
     /// Bind a ring in shared memory to an open file; for clients of the service's own user, on its machine.
     Ring {
-        /// Which file; needs write access.
+        /// Which file; needs read or write access.
         token: Token,
         /// A ring that the client has already and does not use.
         own: Option<u32>,
+        /// Whether it is to be written to; needs write access.
+        write: bool,
     },
     /// Grant a slab to a ring.
     Slab {
@@ -366,6 +368,20 @@ pub enum Request {
         keep: u32,
         /// At least so many bytes, where that is possible.
         least: u32,
+    },
+    /// The next number of a row that all processes of one user share who name it: 0, 1, 2, … until the server starts anew.
+    Number {
+        /// Which row.
+        row: u64,
+    },
+    /// Lease what a ring's file is made of.
+    Map {
+        /// Which file; needs read access.
+        token: Token,
+        /// A ring that is bound to it.
+        ring: u32,
+        /// From this offset on.
+        from: u64,
     },
 }
 
@@ -464,6 +480,10 @@ pub enum Reply {
     Ring(Box<RingGrant>),
     /// A slab.
     Slab(Box<SlabGrant>),
+    /// A number.
+    Number(u64),
+    /// What a file is made of.
+    Map(Box<MapGrant>),
 }
 
 /// An entry of a directory.

@@ -37,3 +37,47 @@ pub struct SlabGrant {
     /// In which epoch of the ring it was granted.
     pub epoch: u64,
 }
+
+/// What a ring's client may copy without asking, while the lease stands.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MapGrant {
+    /// The lease's number.
+    pub lease: u64,
+    /// The length of the file.
+    pub size: u64,
+    /// Where in the file the first piece begins.
+    pub start: u64,
+    /// The pieces, one behind the other; those of a long file may end before it does.
+    pub pieces: Vec<MapPiece>,
+    /// The directory of the regions' files, and their names in it.
+    pub dir: Vec<u8>,
+    /// The names.
+    pub names: Vec<Vec<u8>>,
+    /// Bytes of each.
+    pub region: u32,
+}
+
+/// A stretch of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MapPiece {
+    /// Its bytes.
+    pub len: u64,
+    /// Where they are.
+    pub at: MapAt,
+}
+
+/// Where bytes are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum MapAt {
+    /// Nowhere: they are zeros.
+    Zeros,
+    /// In the region's file with this number in the list.
+    Region {
+        /// Which.
+        file: u32,
+        /// From this position on.
+        position: u32,
+    },
+    /// Only the server knows.
+    Ask,
+}

@@ -32,7 +32,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("server", &["policy", "wire", "shm", "store", "backend"]),
     ("client", &["wire", "shm"]),
     ("preload", &["client", "wire"]),
-    ("place", &["policy"]),
+    ("place", &["policy", "wire"]),
     ("fuse", &["client"]),
     ("planner", &["policy"]),
     ("sim", &["policy", "planner"]),

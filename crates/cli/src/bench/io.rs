@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub(crate) struct Io {
-    /// What to measure: data, names, writers, programs, servers; everything if none is named
+    /// What to measure: data, names, writers, programs, servers, beyond; everything if none is named
     #[arg(value_name = "SECTION")]
     sections: Vec<Section>,
     /// Fewer rounds and fewer bytes
@@ -78,12 +78,12 @@ fn failed(error: Box<dyn std::error::Error + Send + Sync>) -> Failure {
 #[derive(Args)]
 pub(crate) struct Far {
     disk: PathBuf,
-    servers: u16,
+    what: forebay_bench::Far,
 }
 
 impl Far {
     pub(crate) fn run(&self) -> Outcome {
-        forebay_bench::serve_far(&self.disk, self.servers).map_err(failed)
+        forebay_bench::serve_far(&self.disk, self.what).map_err(failed)
     }
 }
 

@@ -4,7 +4,9 @@ use super::spec;
 use crate::failure::{Failure, Outcome};
 use crate::{library, output};
 use clap::Args;
-use forebay_policy::place::{Limits, SETTING, Setting, Topology, Weights};
+use forebay_client::Address;
+use forebay_model::{Error, Job};
+use forebay_policy::place::{Limits, SETTING, Service, Setting, Topology, Weights};
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -31,6 +33,12 @@ pub(super) struct Exec {
     /// Add here, as a line of JSON, what each process counted
     #[arg(long, value_name = "FILE")]
     counts: Option<PathBuf>,
+    /// A running Forebay that counts for processes on all machines whose turn it is: unix:/path or tcp:host:port
+    #[arg(long, value_name = "ADDR", env = "FOREBAY_SERVICE", hide_env_values = true)]
+    service: Option<String>,
+    /// Its key file, for TCP
+    #[arg(long, value_name = "FILE", env = "FOREBAY_KEY", hide_env_values = true)]
+    key: Option<PathBuf>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -57,6 +65,7 @@ impl Exec {
             weights: Weights::default(),
             limits,
             job: job.id().0,
+            service: self.counting(job)?,
             turns: Some(turns.as_os_str().as_bytes().to_vec()),
             log: bytes(&self.log)?,
             counts: bytes(&self.counts)?,
@@ -68,6 +77,17 @@ impl Exec {
         // Returns only if it failed.
         let error = command.exec();
         Err(Failure::local("run", Path::new(&self.command[0]), &error))
+    }
+
+    /// Who counts turns, if somebody was named.
+    fn counting(&self, job: Job) -> Outcome<Option<Service>> {
+        let Some(named) = self.service.as_ref().filter(|name| !name.is_empty()) else { return Ok(None) };
+        let address: Address = named.parse().map_err(|error: Error| Failure::Usage(error.to_string()))?;
+        let key = self.key.as_ref().filter(|_| matches!(address, Address::Tcp { .. }));
+        let key = key.map(std::path::absolute).transpose();
+        let key = key.map_err(|error| Failure::local("use", Path::new("."), &error))?;
+        let key = key.map(|path| path.as_os_str().as_bytes().to_vec());
+        Ok(Some(Service { address: address.to_string(), key, job }))
     }
 
     fn described(&self) -> Outcome<(Topology, Limits)> {

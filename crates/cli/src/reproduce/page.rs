@@ -17,7 +17,7 @@ th,td{text-align:right;padding:4px 10px;border-bottom:1px solid var(--grid)}th:f
 th{color:var(--faint);font-weight:500}tr:last-child td{border-bottom:0}ul{padding:0;margin:8px 0;list-style:none}li{margin:4px 0}\
 .holds::before,.fails::before{display:inline-block;min-width:7.5em;margin-right:.6em;padding:0 .5em;border-radius:6px;font-size:.85rem;text-align:center}\
 .holds::before{content:'holds';background:#0d948833}.fails::before{content:'does not hold';background:#e11d4833}\
-nav a{color:inherit}nav>span{display:inline-block;margin:0 1.1em .2em 0}.scroll{overflow-x:auto}";
+nav a,li a{color:inherit}nav>span{display:inline-block;margin:0 1.1em .2em 0}.scroll{overflow-x:auto}";
 
 /// The whole page.
 pub(super) fn render(all: &[Made], settings: &Settings) -> String {
@@ -38,6 +38,7 @@ pub(super) fn render(all: &[Made], settings: &Settings) -> String {
         svg::STYLE,
         settings.seed
     );
+    failures(all, &mut out);
     for paper in Paper::ALL {
         let of = || all.iter().filter(move |made| made.figure.paper == paper);
         if of().next().is_none() {
@@ -61,9 +62,32 @@ pub(super) fn render(all: &[Made], settings: &Settings) -> String {
     out
 }
 
+/// Everything that is not as the papers say, in one place.
+fn failures(all: &[Made], out: &mut String) {
+    let drawn = all.iter().filter_map(|made| Some((made.figure.id, made.drawn.as_ref().ok()?)));
+    let failed = drawn.flat_map(|(id, drawn)| drawn.claims.iter().map(move |claim| (id, claim)));
+    let mut failed = failed.filter(|(_, claim)| !claim.holds).peekable();
+    if failed.peek().is_none() {
+        return;
+    }
+    out.push_str("<h2>What does not hold, and why</h2><section><ul>");
+    for (id, claim) in failed {
+        let (text, detail) = (escape(&claim.text), escape(&claim.detail));
+        let _ = write!(
+            out,
+            "<li class=\"fails\"><a href=\"#{id}\">{id}</a> {text} <span class=\"faint\">{detail}</span></li>"
+        );
+    }
+    out.push_str("</ul></section>");
+}
+
 fn figure(made: &Made, out: &mut String) {
     let (id, title) = (made.figure.id, escape(made.figure.title));
-    let _ = write!(out, "<section id=\"{id}\"><h3>{id}: {title}</h3>");
+    let _ = write!(
+        out,
+        "<section id=\"{id}\"><h3>{}: {title} <span class=\"faint\">{id}</span></h3>",
+        called(id)
+    );
     match &made.drawn {
         Err(why) => {
             let _ = write!(out, "<p>Cannot be made: {}</p>", escape(why));
@@ -71,6 +95,15 @@ fn figure(made: &Made, out: &mut String) {
         Ok(drawn) => body(drawn, out),
     }
     out.push_str("</section>");
+}
+
+/// What the paper calls it: `trio-3` is its Fig. 3, `ssdup-t1` its Table 1.
+fn called(id: &str) -> String {
+    match id.rsplit_once('-').map(|(_, number)| number) {
+        Some(number) if number.starts_with('t') => format!("Table {}", &number[1..]),
+        Some(number) => format!("Fig. {number}"),
+        None => id.to_owned(),
+    }
 }
 
 fn body(drawn: &Drawn, out: &mut String) {
@@ -102,6 +135,8 @@ fn body(drawn: &Drawn, out: &mut String) {
 fn row(number: &Number, out: &mut String) {
     let value = |value: f64| match number.unit {
         "share" => format!("{:.1} %", value * 100.0),
+        // What rounding leaves of nothing.
+        unit if value.abs() < 1e-9 => format!("0 {unit}"),
         unit => format!("{} {unit}", show(value)),
     };
     let paper = number.paper.map_or("–".to_owned(), value);

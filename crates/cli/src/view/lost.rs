@@ -2,6 +2,7 @@
 
 use super::lossy;
 use crate::human;
+use forebay_model::{FileKind, Name};
 use forebay_wire::{Loss, Losses, Lost};
 use serde::Serialize;
 use std::fmt;
@@ -24,11 +25,17 @@ struct LostFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
     file: u64,
-    directory: u64,
+    /// The directory that holds its name, or held it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    directory: Option<u64>,
+    /// The path of that directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inside: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
-    /// The server with whose store it was lost.
-    server: u16,
+    /// The server with whose store it was lost; absent if several were and nobody knows with which.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<u16>,
     #[serde(flatten)]
     what: What,
 }
@@ -37,12 +44,18 @@ struct LostFile {
 #[serde(tag = "lost", rename_all = "lowercase")]
 enum What {
     /// Nothing but the name is left.
-    File,
+    File { kind: FileKind },
     Bytes {
         bytes: u64,
         /// And nobody knows how many more.
         open: bool,
     },
+    /// Nothing but the name is lost.
+    Name { kind: FileKind, names: u32, size: u64 },
+    /// Nothing but these bytes is left.
+    Rest { bytes: u64 },
+    /// A directory of which nothing but these names in it is left.
+    Directory { names: u64 },
 }
 
 fn is_none(count: &u64) -> bool {
@@ -62,15 +75,24 @@ impl LostList {
 
 impl From<Loss> for LostFile {
     fn from(loss: Loss) -> LostFile {
+        let whole = |(above, name): (&Vec<u8>, &Name)| [above, b"/".as_slice(), name.as_bytes()].concat();
+        let path = loss.above.as_ref().zip(loss.name.as_ref()).map(whole);
         LostFile {
-            path: loss.path.as_deref().map(lossy),
+            path: path.as_deref().map(lossy),
             file: loss.file.0,
-            directory: loss.dir.0,
+            directory: loss.dir.map(|dir| dir.0),
+            inside: loss
+                .above
+                .as_deref()
+                .map(|path| if path.is_empty() { "/".to_owned() } else { lossy(path) }),
             name: loss.name.as_ref().map(|name| lossy(name.as_bytes())),
-            server: loss.server.0,
+            server: loss.server.map(|server| server.0),
             what: match loss.what {
-                Lost::Inode => What::File,
+                Lost::Inode(kind) => What::File { kind },
                 Lost::Bytes { count, open } => What::Bytes { bytes: count, open },
+                Lost::Name { kind, names, size } => What::Name { kind, names, size },
+                Lost::Rest { bytes } => What::Rest { bytes },
+                Lost::Directory { names } => What::Directory { names },
             },
         }
     }
@@ -92,26 +114,75 @@ impl fmt::Display for LostList {
     }
 }
 
+impl LostFile {
+    /// What it is called, as far as that is known.
+    fn called(&self) -> String {
+        match (&self.path, &self.name, self.directory) {
+            (Some(path), ..) => path.clone(),
+            (None, Some(name), Some(directory)) => {
+                format!("{name} in directory {directory}, whose path cannot be found")
+            }
+            _ => format!("file {}, whose path cannot be found", self.file),
+        }
+    }
+
+    /// What a file without a name is known by.
+    fn nameless(&self, kind: FileKind, size: u64) -> String {
+        let what = match kind {
+            FileKind::File => format!("file {} ({})", self.file, human::counted(size, "byte")),
+            kind => format!("{} {}", noun(kind), self.file),
+        };
+        match (&self.path, &self.inside, self.directory) {
+            (Some(path), ..) => path.clone(),
+            (None, Some(inside), _) => format!("a {what} in {inside}"),
+            (None, None, Some(directory)) => {
+                format!("a {what} in directory {directory}, whose path cannot be found")
+            }
+            (None, None, None) => format!("a {what}"),
+        }
+    }
+}
+
 impl fmt::Display for LostFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.path, &self.name) {
-            (Some(path), _) => write!(f, "{path}")?,
-            (None, Some(name)) => {
-                write!(f, "{name} in directory {}, whose path cannot be found", self.directory)?;
-            }
-            (None, None) => write!(f, "file {}, whose path cannot be found", self.file)?,
-        }
-        let server = self.server;
+        let (file, called) = (self.file, self.called());
+        let with = match self.server {
+            Some(server) => format!("lost with the store of server {server}"),
+            None => "lost with one of the stores that were replaced".to_owned(),
+        };
         match self.what {
-            What::File => write!(f, ": the file was lost with the store of server {server}"),
+            What::File { kind } => write!(f, "{called}: the {} was {with}", noun(kind)),
             What::Bytes { bytes, open } => {
                 let more = if open { "at least " } else { "" };
+                write!(f, "{called}: {more}{} were {with}", human::counted(bytes, "byte"))
+            }
+            What::Name { kind, names, size } => {
+                let what = self.nameless(kind, size);
+                match names {
+                    1 => write!(f, "{what}: its name was {with}, the rest was not"),
+                    names => write!(f, "{what}: {names} of its names were {with}, the rest was not"),
+                }
+            }
+            What::Rest { bytes } => {
+                let left = human::counted(bytes, "byte");
+                write!(f, "file {file}: it was {with}, and so was its name; {left} of it are left here")
+            }
+            What::Directory { names } => {
+                let left = human::counted(names, "name");
                 write!(
                     f,
-                    ": {more}{} were lost with the store of server {server}",
-                    human::counted(bytes, "byte")
+                    "directory {file}: it was {with}; {left} in it are left here, and no path leads there"
                 )
             }
         }
+    }
+}
+
+fn noun(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::File => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symbolic link",
+        FileKind::Special(_) => "special file",
     }
 }

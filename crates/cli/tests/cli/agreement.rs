@@ -1,8 +1,9 @@
 //! The simulator and the daemon in the same small world: they run the same policies, so they must say the same.
 
-use crate::support::World;
+use crate::support::{World, pattern};
 use forebay_policy::OPERATION;
 use serde_json::Value;
+use std::time::Instant;
 
 /// Jobs by user, nodes and size of requests in KiB; the same in both worlds.
 const JOBS: [(&str, u32, u32); 3] = [("ada", 4, 512), ("ada", 1, 1024), ("bob", 2, 256)];
@@ -70,4 +71,63 @@ fn jobs_get_the_same_parts_from_the_daemon_and_in_the_simulator() {
         let best = runs.iter().map(|run| run.0).fold(f64::MAX, f64::min);
         assert!(best < 0.05, "{policy}: {runs:?}");
     }
+}
+
+/// How many times as slow as the simulator's the daemon's target is, so that little else counts.
+const SLOWER: f64 = 100.0;
+/// Files of one write each, which two at a time go to one target.
+const FILE: usize = 2 << 20;
+const LOTS: [usize; 2] = [2, 6];
+
+/// How long the simulator's target takes from the last file's being there until all are behind, in seconds.
+fn simulated_drain(world: &World, files: usize) -> f64 {
+    let drain = "[servers.drain]\norder = 'trio'\nalpha = 2\nstreams = 2\n";
+    let target = "[[target]]\nid = 't'\ndevice = 'ost'\n";
+    let job = format!(
+        "[[job]]\nid = 1\nprocesses = {files}\n[[job.phase]]\nwrite = '{FILE} B'\nrequest = '{FILE} B'\n"
+    );
+    let servers = "[servers]\nrate = '1000 GB/s'\ncapacity = '1 TiB'\npolicy = 'fifo'\n";
+    world.write("drain.toml", format!("{servers}{drain}{target}{job}"));
+    let report = world.json(&["sim", "drain.toml", "--json"]);
+    let at = |key: &str| report["jobs"][0][key].as_f64().unwrap();
+    at("settled") - at("ended")
+}
+
+/// The same with the daemon, in the machine's time; with that, whatever it takes to ask for it.
+fn live_drain(world: &World, run: usize, files: usize) -> f64 {
+    for number in 0..files {
+        world.well(&["put", "file", &format!("/f{run}-{files}-{number}")]);
+    }
+    let began = Instant::now();
+    let drained = world.json(&["drain", "--wait", "--json"]);
+    let took = began.elapsed().as_secs_f64();
+    assert_eq!((&drained["done"], &drained["bytes"]), (&true.into(), &(files * FILE).into()), "{drained}");
+    took
+}
+
+#[test]
+fn the_daemon_drains_as_fast_as_the_simulator_says() {
+    let mut world = World::empty();
+    std::fs::create_dir(world.path("behind")).unwrap();
+    world.write("file", pattern(FILE, 7));
+    world.write("forebay.toml", "[server.drain]\norder = 'trio'\nalpha = 2\nthreshold = 100\n");
+    let backend = format!("model:ost,slower={SLOWER}:dir:{}", world.path("behind").display());
+    world.start(&["--config", "forebay.toml", "--backend", &backend]);
+    let [few, many] = LOTS.map(|files| simulated_drain(&world, files));
+    let more = ((LOTS[1] - LOTS[0]) * FILE) as f64;
+    let told = more / ((many - few) * SLOWER);
+    // Whatever else runs on this machine only makes a drain take longer: the shortest of a few counts. What it takes to
+    // begin and to end is the same for few files and for many.
+    let (mut shortest, mut seen) = ([f64::MAX; 2], Vec::new());
+    for run in 0..5 {
+        for (shortest, files) in shortest.iter_mut().zip(LOTS) {
+            *shortest = shortest.min(live_drain(&world, run, files));
+        }
+        let lived = more / (shortest[1] - shortest[0]);
+        seen.push(format!("{:.3} MB/s", lived / 1e6));
+        if (lived / told - 1.0).abs() < 0.05 {
+            return;
+        }
+    }
+    panic!("{seen:?} live, {:.3} MB/s in the simulator", told / 1e6);
 }

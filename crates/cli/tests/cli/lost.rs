@@ -85,28 +85,31 @@ impl Trio {
         panic!("{}", self.world.well(&["status"]));
     }
 
-    /// Waits until the servers list just these files, with so many bytes of each, as lost.
-    fn await_lost(&self, expected: &BTreeMap<String, u64>) {
-        let mut listed = BTreeMap::new();
+    /// Waits until the servers list just these files, with so many bytes of each, as lost; and these besides.
+    fn await_lost(&self, expected: &BTreeMap<String, u64>, besides: &[String]) {
+        let mut listed = (BTreeMap::new(), Vec::new());
         for _ in 0..200 {
             let all = self.world.json(&["status", "--json"]);
-            let lost = all["servers"].as_array().expect("a list").iter();
-            let lost = lost.flat_map(|server| server["status"]["lost"].as_array().expect("a list"));
-            listed = lost
-                .map(|one| {
-                    assert_eq!((&one["lost"], &one["server"]), (&"bytes".into(), &1.into()), "{one}");
-                    (
-                        one["path"].as_str().expect("a path").to_owned(),
-                        one["bytes"].as_u64().expect("a number"),
-                    )
-                })
-                .collect();
-            if listed == *expected {
+            listed = (BTreeMap::new(), Vec::new());
+            for (number, server) in all["servers"].as_array().expect("a list").iter().enumerate() {
+                for one in server["status"]["lost"].as_array().expect("a list") {
+                    assert_eq!(one["server"], 1, "{one}");
+                    let path = || one["path"].as_str().expect("a path").to_owned();
+                    match one["lost"].as_str().expect("a word") {
+                        "bytes" => drop(listed.0.insert(path(), one["bytes"].as_u64().expect("a number"))),
+                        "rest" => listed.1.push(format!("{} bytes on {number}", one["bytes"])),
+                        "name" => listed.1.push(format!("{} bytes in {}", one["size"], one["inside"])),
+                        other => panic!("{other}: {one}"),
+                    }
+                }
+            }
+            listed.1.sort();
+            if listed.0 == *expected && listed.1 == besides {
                 return;
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        assert_eq!(listed, *expected);
+        assert_eq!(listed, (expected.clone(), besides.to_vec()));
     }
 
     /// The servers that hold a file's bytes.
@@ -135,10 +138,10 @@ fn name(of: &str, number: usize) -> String {
     if number == 0 { of.to_owned() } else { format!("{of}.{number}") }
 }
 
-/// How many bytes of a file were on server 1.
-fn share(len: usize, servers: &[u64]) -> u64 {
+/// How many bytes of a file are on a server.
+fn share(len: usize, servers: &[u64], of: u64) -> u64 {
     let stripes = (0..len).step_by(STRIPE).zip(servers.iter().cycle());
-    stripes.filter(|(_, server)| **server == 1).map(|(from, _)| (len - from).min(STRIPE) as u64).sum()
+    stripes.filter(|(_, server)| **server == of).map(|(from, _)| (len - from).min(STRIPE) as u64).sum()
 }
 
 /// Files in `/plain`, each on one server, and in `/striped`, over all; with the servers that have something of them.
@@ -173,6 +176,11 @@ fn a_lost_store_is_replaced_in_a_process_of_its_own() {
 fn lose_and_replace(deployment: Deployment) {
     let mut trio = Trio::up(deployment);
     let files = populate(&trio);
+    // A file of server 0 whose name is on server 1.
+    let (made, renamed) = (format!("/{}", name_on(0, "made")), format!("/{}", name_on(1, "renamed")));
+    trio.world.write("file", "whole");
+    trio.world.well(&["put", "file", &made]);
+    trio.world.well(&["mv", &made, &renamed]);
     trio.stop();
     std::fs::remove_dir_all(trio.store(1)).expect("a store is lost");
     let started = trio.start();
@@ -204,21 +212,35 @@ fn lose_and_replace(deployment: Deployment) {
     }
     let harmed = files.iter().filter(|(_, _, servers)| servers[0] != 1 && servers.contains(&1));
     let mut expected: BTreeMap<String, u64> =
-        harmed.map(|(path, bytes, servers)| (path.clone(), share(bytes.len(), servers))).collect();
+        harmed.map(|(path, bytes, servers)| (path.clone(), share(bytes.len(), servers, 1))).collect();
     assert!(expected.len() >= 3, "{expected:?}");
-    trio.await_lost(&expected);
+    let mut besides = vec!["5 bytes in \"/\"".to_owned()];
+    for (_, bytes, servers) in files.iter().filter(|(_, _, servers)| servers[0] == 1) {
+        let rest = servers.iter().filter(|server| **server != 1);
+        besides
+            .extend(rest.map(|&server| format!("{} bytes on {server}", share(bytes.len(), servers, server))));
+    }
+    besides.sort();
+    assert!(besides.len() >= 3, "{besides:?}");
+    trio.await_lost(&expected, &besides);
+    trio.read(&renamed).failed(1, &["lost"]);
     let path = expected.last_key_value().expect("some are lost").0;
     let shown = trio.world.well(&["status"]);
     let line =
         shown.lines().find(|line| line.starts_with(&format!("  LOST      {path}: "))).expect("it is listed");
     assert!(line.ends_with("bytes were lost with the store of server 1"), "{line}");
+    let said = "(5 bytes) in /: its name was lost with the store of server 1, the rest was not";
+    assert!(
+        shown.lines().any(|line| line.starts_with("  LOST      a file ") && line.ends_with(said)),
+        "{shown}"
+    );
     // What is written again or removed is not lost any more.
     let (again, removed) = (path.clone(), expected.first_key_value().expect("two").0.clone());
     trio.world.write("file", pattern(4 * STRIPE, 77));
     trio.world.well(&["put", "file", &again]);
     trio.world.well(&["rm", &removed]);
     expected.retain(|path, _| *path != again && *path != removed);
-    trio.await_lost(&expected);
+    trio.await_lost(&expected, &besides);
     assert!(trio.read(&again).well().bytes == pattern(4 * STRIPE, 77));
     // Until somebody has seen what is lost, what is not found may have been.
     trio.stop();

@@ -3,7 +3,8 @@
 use crate::lustre::{Layout, Mood};
 use crate::world::{TARGETS, World, forebay, heights, skip, well};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// The first target of each of these files, after checking that each lies in one stripe of a MiB.
 fn alone(world: &World, names: &[&str]) -> Vec<u32> {
@@ -186,4 +187,60 @@ fn laid_down(world: &World, end: &str) -> PathBuf {
         name.starts_with("libforebay_place") && Path::new(&name).extension().is_some_and(|found| found == end)
     };
     paths.find(is).expect("a library")
+}
+
+/// A server that ends with the test.
+struct Up(Child);
+
+impl Up {
+    fn start(world: &World) -> Up {
+        let socket = world.path("sock");
+        let mut command = forebay(world.dir());
+        command.args(["up", "--disk", "--capacity", "64MiB", "--store"]).arg(world.path("store"));
+        let up = Up(command.arg("--socket").arg(&socket).stdout(Stdio::null()).spawn().expect("it runs"));
+        let serves = || {
+            let asked = forebay(world.dir()).args(["status", "--service"]).arg(service(world)).output();
+            asked.is_ok_and(|output| output.status.success())
+        };
+        let mut looks = (0..600).map(|_| {
+            std::thread::sleep(Duration::from_millis(100));
+            serves()
+        });
+        assert!(looks.any(|serves| serves), "the server does not start");
+        up
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn service(world: &World) -> String {
+    format!("unix:{}", world.path("sock").display())
+}
+
+#[test]
+fn processes_of_several_machines_take_turns_through_a_running_forebay() {
+    let Some(world) = World::new(&[]) else { return };
+    let up = Up::start(&world);
+    // What is kept on a machine is kept in its home: another home is another machine.
+    let other = world.path("other");
+    std::fs::create_dir(&other).expect("a directory");
+    let make = |home: &Path, like: &str| {
+        let line = format!("for n in 0 1 2 3; do echo x > pfs/{like}$n; done");
+        let mut command = world.placed(&["--service", &service(&world)]);
+        well(&command.env("HOME", home).args(["sh", "-c", &line]).output().expect("a shell"));
+    };
+    make(world.dir(), "a");
+    make(&other, "b");
+    let names = ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"];
+    assert_eq!(alone(&world, &names), planned(8), "{}", world.log());
+    drop(up);
+    // Without it each machine has turns of its own, from the first on.
+    make(&other, "c");
+    assert_eq!(alone(&world, &["c0", "c1", "c2", "c3"]), planned(4));
+    assert!(world.log().contains("turns are those of this machine: cannot ask unix:"), "{}", world.log());
 }

@@ -19,7 +19,8 @@ pub(crate) fn skip(what: &str) {
 /// The binary with a home of its own.
 pub(crate) fn forebay(home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    command.env("HOME", home).env("FOREBAY_JOB_ID", "4711").env_remove("XDG_CACHE_HOME").current_dir(home);
+    command.env("HOME", home).env("FOREBAY_JOB_ID", "4711").current_dir(home);
+    command.env_remove("XDG_CACHE_HOME").env_remove("FOREBAY_SERVICE");
     command
 }
 

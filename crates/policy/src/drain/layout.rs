@@ -19,10 +19,17 @@ impl fmt::Display for TargetId {
 /// Stripes of one size, dealt to targets in turn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// The targets, in the order of their stripes.
-    targets: Arc<[TargetId]>,
+    targets: Targets,
     /// Bytes in a stripe.
     stripe: u64,
+}
+
+/// The targets of a layout, in the order of their stripes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Targets {
+    /// One needs no memory of its own.
+    One(TargetId),
+    Many(Arc<[TargetId]>),
 }
 
 impl Layout {
@@ -30,30 +37,44 @@ impl Layout {
     #[must_use]
     pub fn new(targets: Vec<TargetId>, stripe: u64) -> Layout {
         assert!(!targets.is_empty() && stripe > 0, "a layout has targets, and stripes have bytes");
-        Layout { targets: targets.into(), stripe }
+        let targets = match targets[..] {
+            [one] => Targets::One(one),
+            _ => Targets::Many(targets.into()),
+        };
+        Layout { targets, stripe }
     }
 
     /// A file that one target holds.
     #[must_use]
     pub fn whole(target: TargetId) -> Layout {
-        Layout { targets: Arc::new([target]), stripe: u64::MAX }
+        Layout::single(target, u64::MAX)
+    }
+
+    /// Stripes that one target holds.
+    #[must_use]
+    pub fn single(target: TargetId, stripe: u64) -> Layout {
+        assert!(stripe > 0, "stripes have bytes");
+        Layout { targets: Targets::One(target), stripe }
     }
 
     /// The targets, in the order of their stripes.
     #[must_use]
     pub fn targets(&self) -> &[TargetId] {
-        &self.targets
+        match &self.targets {
+            Targets::One(target) => std::slice::from_ref(target),
+            Targets::Many(targets) => targets,
+        }
     }
 
     /// Where a byte lies within what its target holds of the file.
     #[must_use]
     pub fn inside(&self, at: u64) -> u64 {
-        at / self.stripe / self.targets.len() as u64 * self.stripe + at % self.stripe
+        at / self.stripe / self.targets().len() as u64 * self.stripe + at % self.stripe
     }
 
     /// A span cut at the boundaries of stripes, with the target of each.
     pub fn cut(&self, span: Span) -> impl Iterator<Item = (TargetId, Span)> + '_ {
-        let mut at = span.start;
+        let (mut at, targets) = (span.start, self.targets());
         std::iter::from_fn(move || {
             if at >= span.end {
                 return None;
@@ -62,7 +83,7 @@ impl Layout {
             let end = (number + 1).saturating_mul(self.stripe).min(span.end);
             let piece = Span::new(at, end);
             at = end;
-            Some((self.targets[(number % self.targets.len() as u64) as usize], piece))
+            Some((targets[(number % targets.len() as u64) as usize], piece))
         })
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! **Deliberately absent**: bytes, regions, back ends; whose turn it is at a target (that is the [arbiter](crate::arbiter)'s).
 
+mod few;
 mod layout;
 mod queue;
 mod stack;

@@ -1,10 +1,11 @@
 //! What is to be written, what is being written, and what comes next.
 
+use super::few::Few;
 use super::layout::{Layout, TargetId};
 use super::stack::{Changed, Layer, Level, Piece, Ranges};
 use forebay_model::{Bytes, FileId, Span, Stamp};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// In which order things leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -81,14 +82,14 @@ pub struct Drain {
     order: Order,
     largest: u64,
     index: Level<TargetId, Level<FileId, Ranges>>,
-    layouts: BTreeMap<FileId, Layout>,
+    layouts: Few<FileId, Layout>,
     /// All pieces in order, where the order is not that of the index.
     sequence: BTreeSet<Place>,
     /// The target that is being emptied.
     current: Option<TargetId>,
-    flying: BTreeMap<BatchId, Flight>,
-    /// Where each write that is under way begins and ends; no two of a file meet.
-    spans: BTreeMap<(FileId, u64), (u64, BatchId)>,
+    flying: Few<BatchId, Flight>,
+    /// Where each write that is under way begins, in which file, where it ends; no two of a file meet.
+    spans: Few<(FileId, u64), (FileId, u64)>,
     batches: u64,
 }
 
@@ -101,30 +102,29 @@ impl Drain {
             order,
             largest: largest.0,
             index: Level::default(),
-            layouts: BTreeMap::new(),
+            layouts: Few::default(),
             sequence: BTreeSet::new(),
             current: None,
-            flying: BTreeMap::new(),
-            spans: BTreeMap::new(),
+            flying: Few::default(),
+            spans: Few::default(),
             batches: 0,
         }
     }
 
     /// Bytes were written here that are to go behind. A file's layout is that of its first bytes as long as it has any.
     pub fn insert(&mut self, file: FileId, layout: &Layout, span: Span, stamp: Stamp) {
-        let layout = self.layouts.entry(file).or_insert_with(|| layout.clone()).clone();
+        let layout = self.layouts.or_insert_with(file, || layout.clone());
         for (target, span) in layout.cut(span) {
-            self.put(target, file, Piece { span, stamp });
+            let mut tell = |changed: Changed| note(&mut self.sequence, self.order, target, file, changed);
+            self.index.insert((target, (file, ())), Piece { span, stamp }, &mut tell);
         }
     }
 
     /// These bytes are not to go any more: cut, punched, or gone with their file. What is under way is not stopped, but
     /// it will not come back.
     pub fn remove(&mut self, file: FileId, span: Span) {
-        for (_, (_, id)) in self.spans.range((file, 0)..=(file, u64::MAX)) {
-            if let Some(flight) = self.flying.get_mut(id) {
-                flight.batch.cut(span);
-            }
+        for flight in self.flying.values_mut().filter(|flight| flight.batch.file == file) {
+            flight.batch.cut(span);
         }
         let targets: Vec<TargetId> = self.targets_of(file).collect();
         for target in targets {
@@ -149,7 +149,7 @@ impl Drain {
     /// Whether anything of a file waits or is under way.
     #[must_use]
     pub fn knows(&self, file: FileId) -> bool {
-        self.layouts.contains_key(&file)
+        self.layouts.contains(file)
     }
 
     /// Whether nothing waits and nothing is under way.
@@ -183,7 +183,7 @@ impl Drain {
         self.batches += 1;
         let id = BatchId(self.batches);
         self.flying.insert(id, Flight { span, batch: batch.clone() });
-        self.spans.insert((file, span.start), (span.end, id));
+        self.spans.insert((file, span.start), (file, span.end));
         Some((id, batch))
     }
 
@@ -204,16 +204,16 @@ impl Drain {
 
     /// A write is not under way any more.
     fn landed(&mut self, id: BatchId) -> Option<Batch> {
-        let Flight { span, batch } = self.flying.remove(&id)?;
-        self.spans.remove(&(batch.file, span.start));
+        let Flight { span, batch } = self.flying.remove(id)?;
+        self.spans.remove((batch.file, span.start));
         Some(batch)
     }
 
     /// Lets go of a file of which nothing waits and nothing is under way.
     fn forget_if_done(&mut self, file: FileId) {
-        let flies = || self.spans.range((file, 0)..=(file, u64::MAX)).next().is_some();
-        if self.targets_of(file).next().is_none() && !flies() {
-            self.layouts.remove(&file);
+        let flies = self.spans.before((file, u64::MAX)).is_some_and(|(of, _)| *of == file);
+        if self.targets_of(file).next().is_none() && !flies {
+            self.layouts.remove(file);
         }
     }
 
@@ -225,7 +225,7 @@ impl Drain {
 
     /// The targets that wait for bytes of a file; only those of its layout can.
     fn targets_of(&self, file: FileId) -> impl Iterator<Item = TargetId> + '_ {
-        let targets = self.layouts.get(&file).map_or(&[][..], Layout::targets);
+        let targets = self.layouts.get(file).map_or(&[][..], Layout::targets);
         let waits = move |target| self.index.get(target).is_some_and(|files| files.get(file).is_some());
         targets.iter().copied().filter(move |&target| waits(target))
     }
@@ -256,7 +256,7 @@ impl Drain {
     /// The pieces from an offset on that can go together; none if the first is still being written.
     fn batch_from(&self, target: TargetId, file: FileId, start: u64) -> Option<Batch> {
         let ranges = self.index.get(target)?.get(file)?;
-        let stripe = self.layouts.get(&file)?.cut(Span::from(start)).next()?.1;
+        let stripe = self.layouts.get(file)?.cut(Span::from(start)).next()?.1;
         let most = stripe.end.min(start.saturating_add(self.largest));
         let (mut pieces, mut at) = (Vec::new(), start);
         for piece in ranges.from(start).take_while(|piece| piece.span.start < most) {
@@ -279,8 +279,7 @@ impl Drain {
     /// Whether any of these bytes are being written: an older version of them must be behind first. Bytes that were cut
     /// while they were written count too.
     fn is_flying(&self, file: FileId, span: Span) -> bool {
-        let before = self.spans.range((file, 0)..(file, span.end)).next_back();
-        before.is_some_and(|(_, &(end, _))| end > span.start)
+        self.spans.before((file, span.end)).is_some_and(|&(of, end)| of == file && end > span.start)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The stacked index: layers of ordered keys over the pieces of a file.
 
+use super::few::Few;
 use forebay_model::{Span, Stamp};
-use std::collections::BTreeMap;
 
 /// Bytes that are to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,41 +45,41 @@ pub trait Layer: Default {
 /// A layer of keys over another.
 #[derive(Clone, Debug)]
 pub struct Level<K, L> {
-    below: BTreeMap<K, L>,
+    below: Few<K, L>,
     bytes: u64,
 }
 
 impl<K, L> Default for Level<K, L> {
     fn default() -> Level<K, L> {
-        Level { below: BTreeMap::new(), bytes: 0 }
+        Level { below: Few::default(), bytes: 0 }
     }
 }
 
 impl<K: Ord + Copy, L: Layer> Level<K, L> {
     /// What is under a key.
     pub fn get(&self, key: K) -> Option<&L> {
-        self.below.get(&key)
+        self.below.get(key)
     }
 
     /// All keys with what is under them, in order.
     pub fn iter(&self) -> impl Iterator<Item = (K, &L)> {
-        self.below.iter().map(|(&key, layer)| (key, layer))
+        self.below.iter()
     }
 
     /// Takes everything under a key out.
     pub fn take(&mut self, key: K) -> Option<L> {
-        let layer = self.below.remove(&key)?;
+        let layer = self.below.remove(key)?;
         self.bytes -= layer.bytes();
         Some(layer)
     }
 
     fn within(&mut self, key: K, change: impl FnOnce(&mut L)) {
-        let layer = self.below.entry(key).or_default();
+        let layer = self.below.or_insert_with(key, L::default);
         let before = layer.bytes();
         change(layer);
         let after = layer.bytes();
         if after == 0 {
-            self.below.remove(&key);
+            self.below.remove(key);
         }
         self.bytes = self.bytes - before + after;
     }
@@ -104,7 +104,7 @@ impl<K: Ord + Copy, L: Layer> Layer for Level<K, L> {
 /// The lowest layer: pieces of one file by their offset, none over another.
 #[derive(Clone, Default, Debug)]
 pub struct Ranges {
-    pieces: BTreeMap<u64, Piece>,
+    pieces: Few<u64, Piece>,
     bytes: u64,
 }
 
@@ -116,9 +116,8 @@ impl Ranges {
 
     /// The pieces that end behind an offset, in order.
     pub fn from(&self, offset: u64) -> impl Iterator<Item = &Piece> {
-        let before = self.pieces.range(..offset).next_back().map(|(_, piece)| piece);
-        let before = before.filter(move |piece| piece.span.end > offset);
-        before.into_iter().chain(self.pieces.range(offset..).map(|(_, piece)| piece))
+        let before = self.pieces.before(offset).filter(move |piece| piece.span.end > offset);
+        before.into_iter().chain(self.pieces.from(offset))
     }
 
     fn overlapping(&self, span: Span) -> Vec<Piece> {
@@ -135,7 +134,7 @@ impl Ranges {
 
     fn drop(&mut self, piece: Piece, tell: &mut dyn FnMut(Changed)) {
         self.bytes -= piece.span.len();
-        self.pieces.remove(&piece.span.start);
+        self.pieces.remove(piece.span.start);
         tell(Changed { piece, came: false });
     }
 

@@ -3,6 +3,7 @@
 use super::pattern::Limits;
 use super::topology::Description;
 use super::weigh::Weights;
+use forebay_model::Job;
 use serde::{Deserialize, Serialize};
 
 /// The variable that names the file with the setting.
@@ -23,8 +24,21 @@ pub struct Setting {
     pub job: u64,
     /// A file with a counter, by which processes without a rank take turns.
     pub turns: Option<Vec<u8>>,
+    /// A running Forebay that counts turns for processes on all machines, if one was named.
+    pub service: Option<Service>,
     /// Where each file's layout and all trouble is told; standard error has only the first trouble.
     pub log: Option<Vec<u8>>,
     /// Where counters are added when the process ends.
     pub counts: Option<Vec<u8>>,
+}
+
+/// A running Forebay.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Service {
+    /// Where it listens: `unix:/path` or `tcp:host:port`.
+    pub address: String,
+    /// Its key file, for TCP.
+    pub key: Option<Vec<u8>>,
+    /// Whose job this is.
+    pub job: Job,
 }

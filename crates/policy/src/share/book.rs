@@ -8,6 +8,9 @@ use std::collections::{HashMap, VecDeque};
 /// Most jobs that one scheduler knows at once.
 pub const MAX_JOBS: usize = 65_536;
 
+/// Among so many slots a job is looked for one by one.
+const FEW: usize = 8;
+
 /// Where requests of jobs go that were never announced.
 pub(super) const STRANGERS: usize = 0;
 
@@ -28,12 +31,14 @@ struct Slot {
     id: JobId,
     queue: VecDeque<Request>,
     running: u32,
+    /// Whether it is in use, by a job that was announced.
+    known: bool,
     leaving: bool,
 }
 
 impl Slot {
-    fn of(id: JobId) -> Slot {
-        Slot { id, queue: VecDeque::new(), running: 0, leaving: false }
+    fn of(id: JobId, known: bool) -> Slot {
+        Slot { id, queue: VecDeque::new(), running: 0, known, leaving: false }
     }
 }
 
@@ -52,7 +57,7 @@ impl Book {
     pub(super) fn new() -> Book {
         let one = |text: &str| text.to_owned();
         let stranger = Job { label: one("?"), user: one("?"), group: one("?"), nodes: 1, priority: 1 };
-        let slots = vec![Slot::of(JobId(u64::MAX))];
+        let slots = vec![Slot::of(JobId(u64::MAX), false)];
         Book { slots, jobs: vec![Some(stranger)], index: HashMap::new(), free: Vec::new(), waiting: 0 }
     }
 
@@ -72,11 +77,11 @@ impl Book {
             return Err(Error::new(ErrorKind::Busy, text));
         }
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::of(id));
+            self.slots.push(Slot::of(id, true));
             self.jobs.push(None);
             self.slots.len() - 1
         });
-        self.slots[slot] = Slot::of(id);
+        self.slots[slot] = Slot::of(id, true);
         self.jobs[slot] = Some(job.clone());
         self.index.insert(id, slot);
         Ok(Joined::New(slot))
@@ -95,6 +100,7 @@ impl Book {
         if !gone.leaving || !gone.queue.is_empty() || gone.running > 0 {
             return None;
         }
+        gone.known = false;
         self.index.remove(&gone.id);
         self.jobs[slot] = None;
         self.free.push(slot);
@@ -142,6 +148,10 @@ impl Book {
     }
 
     pub(super) fn slot(&self, job: JobId) -> usize {
+        // What follows touches a slot anyway, and not the index.
+        if self.slots.len() <= FEW {
+            return self.slots.iter().rposition(|slot| slot.id == job && slot.known).unwrap_or(STRANGERS);
+        }
         self.index.get(&job).copied().unwrap_or(STRANGERS)
     }
 

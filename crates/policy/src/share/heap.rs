@@ -12,8 +12,6 @@ use super::tree::Pick;
 pub(super) struct Heap {
     now: f64,
     children: Vec<Child>,
-    /// By place: where it stands in `awake`, or `ASLEEP`.
-    at: Vec<u32>,
     /// A heap by tag, then place. Four to a parent: fewer levels, and siblings share a cache line.
     awake: Vec<Entry>,
 }
@@ -22,6 +20,8 @@ pub(super) struct Heap {
 struct Child {
     tag: f64,
     weight: f64,
+    /// Where it stands in `awake`, or `ASLEEP`.
+    at: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ const FAN: usize = 4;
 impl Heap {
     fn put(&mut self, at: usize, entry: Entry) {
         self.awake[at] = entry;
-        self.at[entry.place as usize] = at as u32;
+        self.children[entry.place as usize].at = at as u32;
     }
 
     fn up(&mut self, mut at: usize) {
@@ -94,10 +94,8 @@ impl Heap {
     pub(super) fn restart(&mut self, children: usize, weight: f64) {
         self.now = 0.0;
         self.awake.clear();
-        self.at.clear();
-        self.at.resize(children, ASLEEP);
         self.children.clear();
-        self.children.resize(children, Child { tag: 0.0, weight });
+        self.children.resize(children, Child { tag: 0.0, weight, at: ASLEEP });
     }
 
     /// Gives a child its weight, and wakes it or not. Only after [`restart`](Self::restart), place by place in
@@ -107,7 +105,7 @@ impl Heap {
         if awake {
             let last = self.awake.last().copied();
             assert!(last.is_none_or(|last| last.tag == 0.0 && (last.place as usize) < place), "in order");
-            self.at[place] = self.awake.len() as u32;
+            self.children[place].at = self.awake.len() as u32;
             self.awake.push(Entry { tag: 0.0, place: place as u32 });
         }
     }
@@ -115,15 +113,14 @@ impl Heap {
     /// Makes room for a child.
     fn hold(&mut self, place: usize) {
         if place >= self.children.len() {
-            self.children.resize(place + 1, Child { tag: 0.0, weight: 1.0 });
-            self.at.resize(place + 1, ASLEEP);
+            self.children.resize(place + 1, Child { tag: 0.0, weight: 1.0, at: ASLEEP });
         }
     }
 
     /// Gives a child another tag, and restores the order.
     fn move_to(&mut self, place: usize, tag: f64) {
         let old = std::mem::replace(&mut self.children[place].tag, tag);
-        let at = self.at[place];
+        let at = self.children[place].at;
         if at != ASLEEP {
             self.awake[at as usize].tag = tag;
             if tag > old { self.down(at as usize) } else { self.up(at as usize) }
@@ -134,7 +131,7 @@ impl Heap {
 impl Pick for Heap {
     fn weigh(&mut self, place: usize, weight: f64) {
         self.hold(place);
-        let Child { tag, weight: old } = self.children[place];
+        let Child { tag, weight: old, .. } = self.children[place];
         self.children[place].weight = weight;
         // What it is ahead is service it had: kept as service, whatever that is worth now.
         self.move_to(place, self.now + (tag - self.now) * (old / weight));
@@ -147,7 +144,7 @@ impl Pick for Heap {
     }
 
     fn wake(&mut self, place: usize) {
-        assert_eq!(self.at[place], ASLEEP, "a child wakes once");
+        assert_eq!(self.children[place].at, ASLEEP, "a child wakes once");
         let child = &mut self.children[place];
         child.tag = child.tag.max(self.now);
         self.awake.push(Entry { tag: child.tag, place: place as u32 });
@@ -155,12 +152,12 @@ impl Pick for Heap {
     }
 
     fn sleep(&mut self, place: usize) {
-        let at = std::mem::replace(&mut self.at[place], ASLEEP) as usize;
+        let at = std::mem::replace(&mut self.children[place].at, ASLEEP) as usize;
         let last = self.awake.pop().expect("who sleeps was awake");
         if at < self.awake.len() {
             self.put(at, last);
             self.up(at);
-            self.down(self.at[last.place as usize] as usize);
+            self.down(self.children[last.place as usize].at as usize);
         }
     }
 
@@ -174,7 +171,7 @@ impl Pick for Heap {
     }
 
     fn charge(&mut self, place: usize, cost: f64) {
-        let Child { tag, weight } = self.children[place];
+        let Child { tag, weight, .. } = self.children[place];
         self.move_to(place, tag + cost / weight);
     }
 

@@ -12,6 +12,8 @@ use std::process::ExitCode;
 
 /// Not a divisor of any stripe.
 const PIECE: usize = 10_007;
+/// Characters in a line: a pipe holds few of them, so that nobody writes far ahead of who listens.
+const LINE: usize = 1000;
 
 fn write(address: &str, key: &str, path: &str) -> Result<(), Error> {
     let config = ClientConfig::new(address.parse()?);
@@ -24,7 +26,7 @@ fn write(address: &str, key: &str, path: &str) -> Result<(), Error> {
         file.pwrite(end, &pattern(end, PIECE))?;
         end += PIECE as u64;
         // Nobody listens any more: the test is over.
-        if writeln!(out, "{end}").and_then(|()| out.flush()).is_err() {
+        if writeln!(out, "{end:>LINE$}").and_then(|()| out.flush()).is_err() {
             return Ok(());
         }
     }

@@ -55,13 +55,14 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
         | Request::Status
         | Request::Shutdown
         | Request::GetPolicy
+        | Request::Number { .. }
         | Request::Exchange(_)
         | Request::Drain(DrainCall::Look { .. })
         | Request::Abandon { .. } => Class::Urgent,
         Request::SetPolicy { .. } | Request::ReplaceServer { .. } | Request::Losses => Class::Errand,
         Request::Peer(_) => Class::Peer,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
-        Request::Ring { .. } | Request::Slab { .. } => Class::Memory,
+        Request::Ring { .. } | Request::Slab { .. } | Request::Map { .. } => Class::Memory,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
         _ if behind => Class::Behind,
         _ => Class::Usual,
@@ -130,6 +131,7 @@ impl Service {
                 let (samples, next) = self.history.from(cursor)?;
                 Ok(Reply::History { samples, next })
             }
+            Request::Number { row } => Ok(Reply::Number(self.rows.next(caller.who.uid, row))),
             Request::GetPolicy => Ok(Reply::Sharing(Box::new(self.sharing()))),
             Request::Exchange(ref told) => self.hear(caller, told.clone()),
             Request::Abandon { connection } => {
@@ -146,6 +148,7 @@ impl Service {
             | Request::Losses
             | Request::Ring { .. }
             | Request::Slab { .. }
+            | Request::Map { .. }
             | Request::Peer(_) => {
                 Err(Error::new(ErrorKind::Protocol, "this travels on control connections").into())
             }

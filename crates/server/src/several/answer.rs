@@ -111,7 +111,7 @@ impl Service {
             }
             PeerRequest::Remains { of } => {
                 self.demand_joined()?;
-                Ok(PeerReply::Remains(tokio::task::block_in_place(|| self.remains(of))?))
+                Ok(PeerReply::Remains(tokio::task::block_in_place(|| self.remains(from, of))?))
             }
             PeerRequest::HasSetId { file } => {
                 self.opens.has_set_id(*file);

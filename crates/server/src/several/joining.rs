@@ -62,8 +62,8 @@ struct State {
     /// Why the others could not be met.
     trouble: BTreeMap<ServerId, String>,
     refused: Option<(ServerId, String)>,
-    /// Nothing was found to be lost while the others had these stores.
-    spotless: Option<Stores>,
+    /// Another server has come with a new store, and nobody has looked yet what went with the old one.
+    bereaved: bool,
 }
 
 /// The other servers whose store was replaced: what they are known by, and how often it was.
@@ -105,7 +105,7 @@ impl Joining {
         }
         let joined = AtomicBool::new(record.joined);
         let state =
-            State { record, met: BTreeMap::new(), trouble: BTreeMap::new(), refused: None, spotless: None };
+            State { record, met: BTreeMap::new(), trouble: BTreeMap::new(), refused: None, bereaved: false };
         Ok(Joining { own, single, joined, state: Mutex::new(state) })
     }
 
@@ -163,6 +163,7 @@ impl Joining {
         state.change(store, |record| {
             record.known.insert(server, now);
         })?;
+        state.bereaved |= known.is_some();
         Ok(known.map(|_| now.replaced))
     }
 
@@ -270,13 +271,9 @@ impl Joining {
         replaced.map(|(&server, known)| (server, (known.incarnation, known.replaced))).collect()
     }
 
-    /// Whether nothing was found to be lost when the others had these stores: what was not lost then is not now.
-    pub(super) fn is_spotless(&self, stores: &Stores) -> bool {
-        self.lock().spotless.as_ref() == Some(stores)
-    }
-
-    pub(super) fn found_spotless(&self, stores: Stores) {
-        self.lock().spotless = Some(stores);
+    /// Whether another server has come with a new store since this was last asked.
+    pub(super) fn is_bereaved(&self) -> bool {
+        std::mem::take(&mut self.lock().bereaved)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

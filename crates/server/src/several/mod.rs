@@ -47,5 +47,6 @@ pub(crate) use joining::Joining;
 pub use joining::forgive;
 pub(crate) use leases::{Leases, beat, outlive};
 pub(crate) use lines::{Line, Lines, keep, nonsense};
+pub(crate) use losses::Book;
 pub(crate) use stop::{Handled, Helps, Stop};
 pub(crate) use tidy::{settle_first, work};

@@ -63,6 +63,9 @@ pub(crate) async fn work(service: Arc<Service>) {
             () = sleep(AGAIN) => {
                 service.tidy_names().await;
                 service.tidy_reshapes().await;
+                if service.joining.is_bereaved() {
+                    tokio::spawn(service.clone().look_for_losses());
+                }
             }
             () = stopped(&mut stopping) => return,
         }

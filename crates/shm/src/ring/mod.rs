@@ -1,8 +1,8 @@
 //! Rings: mapped files through which one process hands records to another without asking it.
 //!
 //! ```text
-//! 0      magic, nonce; on lines of their own: taken, epoch      the taker's page
-//! 4096   on lines of their own: head, busy                      the writer's page
+//! 0      magic, nonce; on lines of their own: taken, epoch, lease    the taker's page
+//! 4096   on lines of their own: head, busy, reading                  the writer's page
 //! 8192   SLOTS records of 64 bytes
 //! ```
 
@@ -17,6 +17,7 @@ use protocol::{Cells, Word};
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Records in a ring.
@@ -28,8 +29,10 @@ const MAGIC: u64 = u64::from_le_bytes(*b"fbring01");
 const NONCE_AT: usize = 16;
 const TAKEN_AT: usize = 64;
 const EPOCH_AT: usize = 128;
+const LEASE_AT: usize = 192;
 const HEAD_AT: usize = 4096;
 const BUSY_AT: usize = 4160;
+const READING_AT: usize = 4224;
 const RECORDS_AT: usize = 8192;
 
 struct Mapped(Map);
@@ -67,6 +70,10 @@ impl Cells for Mapped {
         self.word(place(word)).store(value, order);
     }
 
+    fn add(&self, word: Word, value: u64) {
+        self.word(place(word)).fetch_add(value, Ordering::AcqRel);
+    }
+
     fn fence(&self) {
         fence(Ordering::SeqCst);
     }
@@ -92,12 +99,14 @@ fn place(word: Word) -> usize {
         Word::Taken => TAKEN_AT,
         Word::Busy => BUSY_AT,
         Word::Epoch => EPOCH_AT,
+        Word::Lease => LEASE_AT,
+        Word::Reading => READING_AT,
     }
 }
 
 /// The side that writes records. One at a time: who shares it locks it.
 pub struct Writer {
-    cells: Mapped,
+    cells: Arc<Mapped>,
     nonce: Nonce,
     head: Cell<u64>,
 }
@@ -119,7 +128,7 @@ impl Writer {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not the ring that was meant"));
         }
         let head = cells.load(Word::Head, Ordering::Acquire);
-        Ok(Writer { cells, nonce, head: Cell::new(head) })
+        Ok(Writer { cells: Arc::new(cells), nonce, head: Cell::new(head) })
     }
 
     /// How many records were written.
@@ -131,13 +140,13 @@ impl Writer {
     /// How many more can be written now.
     #[must_use]
     pub fn room(&self) -> u64 {
-        protocol::room(&self.cells, self.head.get())
+        protocol::room(&*self.cells, self.head.get())
     }
 
     /// Begins to fill space that was granted in an epoch; `None` if it was taken back.
     #[must_use]
     pub fn enter(&self, epoch: u64) -> Option<Filling<'_>> {
-        protocol::enter(&self.cells, epoch).then(|| Filling(&self.cells))
+        protocol::enter(&*self.cells, epoch).then(|| Filling(&self.cells))
     }
 
     /// Writes records, which appear at once. Refused where there is no room, or they do not follow the last.
@@ -149,14 +158,35 @@ impl Writer {
             return false;
         }
         match commits {
-            [one] => protocol::push(&self.cells, &mut head, &[one.encode(self.nonce)]),
+            [one] => protocol::push(&*self.cells, &mut head, &[one.encode(self.nonce)]),
             all => {
                 let records: Vec<_> = all.iter().map(|commit| commit.encode(self.nonce)).collect();
-                protocol::push(&self.cells, &mut head, &records);
+                protocol::push(&*self.cells, &mut head, &records);
             }
         }
         self.head.set(head);
         true
+    }
+
+    /// Reads what the ring's client was leased.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Reader(self.cells.clone())
+    }
+}
+
+/// The side that reads what was leased, in any number of threads.
+#[derive(Clone)]
+pub struct Reader(Arc<Mapped>);
+
+impl Reader {
+    /// Copies by `copy`; `None` if the lease did not stand until that was done: what was copied is worth nothing then.
+    pub fn read<T>(&self, lease: u64, copy: impl FnOnce() -> T) -> Option<T> {
+        if !protocol::begin_read(&*self.0, lease) {
+            return None;
+        }
+        let copied = copy();
+        protocol::end_read(&*self.0, lease).then_some(copied)
     }
 }
 
@@ -228,6 +258,24 @@ impl Taker {
         self.cells.store(Word::Epoch, epoch, Ordering::Release);
     }
 
+    /// The lease that stands, if it is an odd number.
+    #[must_use]
+    pub fn lease(&self) -> u64 {
+        self.cells.load(Word::Lease, Ordering::Acquire)
+    }
+
+    /// Sets the lease that stands, by an odd number, or ends it. Whatever happens after that is not what was leased.
+    pub fn set_lease(&self, lease: u64) {
+        protocol::set_lease(&self.cells, lease);
+    }
+
+    /// Whether somebody may still be copying what was leased before; what a client made of it harms those alone who
+    /// wait for its user's space.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        protocol::is_read(&self.cells)
+    }
+
     /// Takes back what was granted, by a new epoch; false while the writer is still filling it.
     #[must_use]
     pub fn recall(&self, epoch: u64) -> bool {
@@ -285,5 +333,17 @@ mod tests {
         drop(filling);
         assert!(writer.enter(4).is_none());
         assert!(taker.recall(6));
+    }
+
+    #[test]
+    fn what_was_leased_is_copied_while_the_lease_stands() {
+        let file = file();
+        let taker = Taker::create(&file, 1).unwrap();
+        let reader = Writer::open(&file, 1).unwrap().reader();
+        assert_eq!((reader.read(1, || 5), taker.lease()), (None, 0), "there is none yet");
+        taker.set_lease(1);
+        assert_eq!(reader.read(1, || taker.is_read()), Some(true));
+        assert_eq!(reader.read(1, || taker.set_lease(2)), None, "it ended meanwhile");
+        assert!(!taker.is_read());
     }
 }

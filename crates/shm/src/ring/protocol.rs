@@ -10,10 +10,17 @@
 //! busy ← 1; fence; e ← epoch               epoch ← epoch + 1; fence; b ← busy (acquire)
 //! e as known: the space may be filled      b = 0: whoever enters from now on sees the new epoch
 //! busy ← 0 (release)
+//!
+//! reader                                   taker
+//! reading ← reading + 1; fence; l ← lease  lease ← lease + 1; fence
+//! l as known: copy what was leased         what was leased may change from here on
+//! fence; l ← lease, as known: it is that   fence; reading = 0: nobody who had the lease is copying any more
+//! reading ← reading - 1 (release)
 //! ```
 //!
 //! **Invariant**: a record below `head` was written as a whole; a slot is written again only after it was taken; of a
-//! writer that enters and a taker that recalls at the same moment, at least one sees the other.
+//! writer that enters and a taker that recalls at the same moment, at least one sees the other; what a reader copied
+//! between two looks at the same lease did not change in between.
 
 use std::sync::atomic::Ordering;
 
@@ -31,6 +38,10 @@ pub(crate) enum Word {
     Busy,
     /// Changes when what the writer was granted is taken back. The taker's.
     Epoch,
+    /// The lease that stands, an odd number; an even one where none does. The taker's.
+    Lease,
+    /// How many readers are copying. The writer's side.
+    Reading,
 }
 
 /// Where words and slots live.
@@ -39,6 +50,8 @@ pub(crate) trait Cells {
     fn slots(&self) -> u64;
     fn load(&self, word: Word, order: Ordering) -> u64;
     fn store(&self, word: Word, value: u64, order: Ordering);
+    /// Adds to a word, around its end.
+    fn add(&self, word: Word, value: u64);
     /// A sequentially consistent fence.
     fn fence(&self);
     fn read(&self, slot: u64) -> [u8; RECORD];
@@ -93,6 +106,37 @@ pub(crate) fn recall(cells: &impl Cells, epoch: u64) -> bool {
     cells.load(Word::Busy, Ordering::Acquire) == 0
 }
 
+/// Whether what was leased may be copied. If so, it has to [`end_read`].
+pub(crate) fn begin_read(cells: &impl Cells, lease: u64) -> bool {
+    cells.add(Word::Reading, 1);
+    cells.fence();
+    let valid = cells.load(Word::Lease, Ordering::Acquire) == lease;
+    if !valid {
+        cells.add(Word::Reading, u64::MAX);
+    }
+    valid
+}
+
+/// Whether what was copied since [`begin_read`] is what was leased.
+pub(crate) fn end_read(cells: &impl Cells, lease: u64) -> bool {
+    cells.fence();
+    let valid = cells.load(Word::Lease, Ordering::Acquire) == lease;
+    cells.add(Word::Reading, u64::MAX);
+    valid
+}
+
+/// Sets the lease that stands, or ends it.
+pub(crate) fn set_lease(cells: &impl Cells, lease: u64) {
+    cells.store(Word::Lease, lease, Ordering::Release);
+    cells.fence();
+}
+
+/// Whether somebody may still be copying what was leased before.
+pub(crate) fn is_read(cells: &impl Cells) -> bool {
+    cells.fence();
+    cells.load(Word::Reading, Ordering::Acquire) != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,9 +146,11 @@ mod tests {
 
     /// Two slots in the model's memory, which notices when a slot is read and written at the same time.
     struct Model {
-        words: [AtomicU64; 4],
+        words: [AtomicU64; 6],
         slots: [UnsafeCell<u8>; 2],
         space: UnsafeCell<u8>,
+        /// Space that may be read while it is changed.
+        bytes: AtomicU64,
     }
 
     // SAFETY: whether the accesses are ordered is what the model finds out.
@@ -115,7 +161,8 @@ mod tests {
     impl Model {
         fn new() -> Arc<Model> {
             Arc::new(Model {
-                words: [const { 0 }; 4].map(AtomicU64::new),
+                words: [const { 0 }; 6].map(AtomicU64::new),
+                bytes: AtomicU64::new(0),
                 slots: [UnsafeCell::new(0), UnsafeCell::new(0)],
                 space: UnsafeCell::new(0),
             })
@@ -138,6 +185,10 @@ mod tests {
 
         fn store(&self, word: Word, value: u64, order: Ordering) {
             self.words[word as usize].store(value, order);
+        }
+
+        fn add(&self, word: Word, value: u64) {
+            self.words[word as usize].fetch_add(value, Ordering::AcqRel);
         }
 
         fn fence(&self) {
@@ -201,6 +252,46 @@ mod tests {
                 cells.fill(2);
             }
             writing.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn what_was_copied_under_a_lease_is_what_was_leased() {
+        loom::model(|| {
+            let cells = Model::new();
+            cells.store(Word::Lease, 1, Ordering::Relaxed);
+            let reader = cells.clone();
+            let reading = loom::thread::spawn(move || {
+                if begin_read(&*reader, 1) {
+                    let seen = reader.bytes.load(Ordering::Relaxed);
+                    assert!(!end_read(&*reader, 1) || seen == 0, "bytes of later");
+                }
+            });
+            set_lease(&*cells, 2);
+            cells.bytes.store(7, Ordering::Relaxed);
+            reading.join().unwrap();
+            assert!(!is_read(&*cells));
+        });
+    }
+
+    #[test]
+    fn what_nobody_reads_any_more_can_be_taken_away() {
+        loom::model(|| {
+            let cells = Model::new();
+            cells.store(Word::Lease, 1, Ordering::Relaxed);
+            let reader = cells.clone();
+            let reading = loom::thread::spawn(move || {
+                if begin_read(&*reader, 1) {
+                    // SAFETY: whether the accesses are ordered is what the model finds out.
+                    let seen = reader.space.with(|space| unsafe { *space });
+                    assert!(!end_read(&*reader, 1) || seen == 0, "bytes of later");
+                }
+            });
+            set_lease(&*cells, 2);
+            if !is_read(&*cells) {
+                cells.fill(9);
+            }
+            reading.join().unwrap();
         });
     }
 }

@@ -209,12 +209,13 @@ impl Drawn {
     }
 
     fn claim(&mut self, text: impl Into<String>, holds: bool, detail: impl Into<String>) {
-        self.claims.push(Claim { text: text.into(), holds, detail: detail.into() });
+        self.claim_or(text, holds, &detail.into(), "nobody has found out why yet");
     }
 
     /// A claim that says why it does not hold, if it does not.
     fn claim_or(&mut self, text: impl Into<String>, holds: bool, detail: &str, why: &str) {
-        self.claim(text, holds, if holds { detail.to_owned() } else { format!("{detail}: {why}") });
+        let detail = if holds { detail.to_owned() } else { format!("{detail}: {why}") };
+        self.claims.push(Claim { text: text.into(), holds, detail });
     }
 
     fn note(&mut self, text: impl Into<String>) {

@@ -103,12 +103,14 @@ impl Data {
         let Some(view) = region.arena.view(bytes.record) else { return true };
         let (Slot::Record(record) | Slot::Part(record)) = region.record(bytes.slot) else {
             self.damage.lose(region, bytes.slot, "its journal record is damaged");
+            self.rings.end_leases();
             return false;
         };
         let whole = crc32c(view.as_ref()) == record.payload_crc;
         if !whole {
             let what = format!("the checksum of file {} bytes {} is wrong", record.file, record.span);
             self.damage.lose(region, bytes.slot, &what);
+            self.rings.end_leases();
         }
         whole
     }

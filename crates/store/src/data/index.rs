@@ -3,6 +3,7 @@
 //! **Invariant**: at every byte the newest stamp wins, in whatever order the pieces are applied; with equal stamps
 //! the later application wins (the cleaner moves bytes without making them newer).
 
+use super::rings::Leases;
 use forebay_model::{JobId, RegionId, Span, Stamp, Uid};
 use forebay_shm::Ticket;
 use std::collections::BTreeMap;
@@ -67,15 +68,17 @@ pub(super) struct Delta {
     pub(super) pieces: i64,
 }
 
-/// The extents of one file.
+/// The extents of one file. Whoever changes them ends the leases of those who read them from outside.
 #[derive(Default)]
 pub(super) struct Index {
     extents: BTreeMap<u64, Extent>,
+    pub(super) leases: Leases,
 }
 
 impl Index {
     /// Puts an extent in its place in time; tells what became live and what died.
     pub(super) fn apply(&mut self, new: Extent, change: &mut impl FnMut(Delta)) {
+        self.leases.end();
         if new.span.is_empty() {
             return;
         }
@@ -108,6 +111,7 @@ impl Index {
 
     /// Forgets what is known of a span in which nothing is in a region.
     pub(super) fn forget(&mut self, span: Span) {
+        self.leases.end();
         for old in self.overlapping(span) {
             self.remove(&old, &mut |_| unreachable!("bytes in a region are hidden, never forgotten"));
             for rest in [(old.span.start, span.start), (span.end, old.span.end)] {
@@ -120,6 +124,7 @@ impl Index {
 
     /// Forgets everything.
     pub(super) fn clear(&mut self, change: &mut impl FnMut(Delta)) {
+        self.leases.end();
         for (_, extent) in std::mem::take(&mut self.extents) {
             account(&extent, -1, change);
         }
@@ -148,6 +153,11 @@ impl Index {
     /// All extents, in order.
     pub(super) fn extents(&self) -> impl Iterator<Item = &Extent> {
         self.extents.values()
+    }
+
+    /// How many extents there are.
+    pub(super) fn len(&self) -> usize {
+        self.extents.len()
     }
 
     /// One past the last byte that is in a region.

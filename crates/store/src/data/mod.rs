@@ -34,7 +34,7 @@ pub use dirty::{Dirty, Picked};
 pub use disk::{DirDisk, Disk};
 pub use recover::{Recovery, Start};
 pub use region::Geometry;
-pub use rings::{RingId, RingOffer, SlabOffer};
+pub use rings::{MapAt, MapOffer, MapPiece, RingId, RingOffer, SlabOffer};
 
 pub use journal::RecordView;
 

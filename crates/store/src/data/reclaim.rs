@@ -53,7 +53,7 @@ impl Data {
                 return Ok(grant);
             }
             // What clients on this machine were granted and do not fill just now is there for others.
-            if !self.recall_slabs()? && !self.is_held_back(owner) {
+            if !self.recall_slabs()? && !self.is_held_back(owner) && !self.rings.is_read() {
                 break;
             }
             std::thread::sleep(PAUSE);
@@ -182,6 +182,10 @@ impl Data {
             return Ok(true);
         }
         let Some(chosen) = space.choose(lane) else { return Ok(false) };
+        // A client that was late to see its lease end may still be copying from a file that is to be taken away.
+        if chosen.stained && self.rings.is_read() {
+            return Ok(false);
+        }
         if chosen.stained {
             // Out of everybody's sight while its files are replaced.
             space.set(chosen.region, State::Resting);

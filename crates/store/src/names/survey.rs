@@ -2,7 +2,7 @@
 
 use super::key::{self, Target};
 use super::{Inode, Names};
-use forebay_model::{FileId, Name, Result};
+use forebay_model::{FileId, Name, Result, ServerId, Sieve};
 use std::ops::ControlFlow;
 
 impl Names {
@@ -28,5 +28,35 @@ impl Names {
             });
             entry.map_or(ControlFlow::Continue(()), |(dir, name, target)| visit(dir, &name, target))
         })
+    }
+
+    /// Whether nothing is under way that changes where names of a directory lead.
+    #[must_use]
+    pub fn is_settled(&self, dir: FileId) -> bool {
+        self.holds.entries_are_settled(dir).is_ok()
+    }
+
+    /// Every name that an inode of ours says it has, by the directory that should hold it.
+    pub fn sift_inodes(&self, sample: u8) -> Result<Sieve> {
+        let mut sieve = Sieve::new(sample);
+        self.each_inode(&mut |file, inode| {
+            if file != FileId::ROOT {
+                inode.parents.iter().for_each(|&dir| sieve.put(dir, file));
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(sieve)
+    }
+
+    /// Every name that is at home here and leads to a file that this server made.
+    pub fn sift_entries(&self, maker: ServerId, sample: u8) -> Result<Sieve> {
+        let mut sieve = Sieve::new(sample);
+        self.each_entry(&mut |dir, _, target| {
+            if target.file.maker() == maker {
+                sieve.put(dir, target.file);
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(sieve)
     }
 }

@@ -111,7 +111,7 @@ fn what_does_not_fit_a_frame_is_not_made() {
 #[test]
 fn a_hello_of_another_version_is_told_so_whatever_follows() {
     let error = Hello::read(&[1, 0xff, 0xff]).unwrap_err();
-    assert!(error.to_string().contains("version 1 of the protocol, this server version 3"), "{error}");
+    assert!(error.to_string().contains("version 1 of the protocol, this server version 4"), "{error}");
     assert_eq!(Hello::read(&[]).unwrap_err().kind(), ErrorKind::Protocol);
     let mut nameless = hello();
     nameless.job.user.clear();

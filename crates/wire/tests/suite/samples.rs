@@ -6,10 +6,10 @@ use forebay_model::{
 };
 use forebay_wire::{
     Answer, At, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry, Exchange, Failing,
-    FrameKind, Greeting, Held, Hello, IfExists, JobState, JobStatus, Known, Loss, Losses, Lost, Meeting, Met,
-    PeerReply, PeerRequest, PeerStatus, Place, Proof, RecoverySummary, RegionCounts, Remain, Remains,
-    RenameMode, Reply, Request, RingGrant, Roster, Sample, Sharing, SlabGrant, Standing, Status,
-    TargetStatus, Token, VERSION, Vouched, Welcome, XattrMode, frame,
+    FrameKind, Greeting, Held, Hello, IfExists, JobState, JobStatus, Known, Loss, Losses, Lost, MapAt,
+    MapGrant, MapPiece, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Place, Proof, RecoverySummary,
+    RegionCounts, Remain, Remains, RenameMode, Reply, Request, RingGrant, Roster, Sample, Sharing, SlabGrant,
+    Standing, Status, TargetStatus, Token, VERSION, Vouched, Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -147,8 +147,10 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::SetLayout { dir, striping: Some(Striping { width: 4, stripe: 1 << 20 }) },
         Request::ReplaceServer { server: ServerId(2) },
         Request::Losses,
-        Request::Ring { token, own: Some(3) },
+        Request::Ring { token, own: Some(3), write: true },
         Request::Slab { ring: 3, keep: u32::MAX, least: 1 << 20 },
+        Request::Number { row: u64::MAX },
+        Request::Map { token, ring: 3, from: 1 << 40 },
     ]
     .into_iter()
     .chain(peer_requests().into_iter().map(|request| Request::Peer(Box::new(request))))
@@ -182,7 +184,9 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
             of: vec![
                 Remain::Inode(file),
                 Remain::Bytes { file, layout: Layout::whole(ServerId(2), 1 << 20), below: u64::MAX },
-                Remain::Name { dir: FileId::ROOT, file },
+                Remain::Name { dir: FileId::ROOT, file, like: Some(name("x")) },
+                Remain::Times { dir: None, file },
+                Remain::Names(3),
             ],
         },
     ]
@@ -208,8 +212,10 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
         PeerReply::Behind { place: Some(Place { path: vec![name("a")], serial: 5 }) },
         PeerReply::Remains(vec![
             Remains::All,
-            Remains::Not(Lost::Bytes { count: 7, open: true }),
+            Remains::NoInode,
+            Remains::NotBytes { count: 7, open: true },
             Remains::Name(Some(name("x"))),
+            Remains::Times(Some(2)),
         ]),
     ]
 }
@@ -345,14 +351,22 @@ pub(crate) fn replies() -> Vec<Reply> {
             layout: Some(Layout::whole(ServerId(3), 4096)),
         },
         Reply::Losses(Losses {
-            list: vec![Loss {
-                server: ServerId(2),
-                what: Lost::Inode,
+            list: [
+                Lost::Inode(FileKind::Symlink),
+                Lost::Bytes { count: 7, open: true },
+                Lost::Name { kind: FileKind::File, names: 2, size: 1 << 40 },
+                Lost::Rest { bytes: 4096 },
+                Lost::Directory { names: 3 },
+            ]
+            .map(|what| Loss {
+                server: Some(ServerId(2)),
+                what,
                 file: FileId(9),
-                dir: FileId::ROOT,
+                dir: Some(FileId::ROOT),
+                above: Some(b"/a".to_vec()),
                 name: Some(name("x")),
-                path: Some(b"/x".to_vec()),
-            }],
+            })
+            .to_vec(),
             more: 1,
         }),
         Reply::Ring(Box::new(RingGrant {
@@ -371,6 +385,20 @@ pub(crate) fn replies() -> Vec<Reply> {
             len: 262_144,
             records: 128,
             epoch: 5,
+        })),
+        Reply::Number(1 << 40),
+        Reply::Map(Box::new(MapGrant {
+            lease: 7,
+            size: 1 << 33,
+            start: 4096,
+            pieces: vec![
+                MapPiece { len: 4096, at: MapAt::Region { file: 0, position: 65536 } },
+                MapPiece { len: 1 << 32, at: MapAt::Zeros },
+                MapPiece { len: 1, at: MapAt::Ask },
+            ],
+            dir: b"/s".to_vec(),
+            names: vec![b"r00001.data".to_vec()],
+            region: 4 << 20,
         })),
     ]
     .into_iter()

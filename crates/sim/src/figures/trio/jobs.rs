@@ -92,10 +92,12 @@ pub(in crate::figures) fn ten(settings: &Settings) -> Result {
         FEW,
     );
     let idle = part(&lines[1]) <= part(&lines[2]);
-    drawn.claim(
+    drawn.claim_or(
         "first come first served brings nothing over direct writes",
         idle,
-        format!("{:.0?} and {:.0?} s", lines[1], lines[2]),
+        &format!("{:.0?} and {:.0?} s", lines[1], lines[2]),
+        "here it is the limit on a target's writers that pays where there are many, and first come first served keeps to \
+         it too",
     );
     let panel = Panel::new("Average time of a job", "", "seconds").named(["WL1", "WL2", "WL3", "WL4"]);
     drawn.panels.push(

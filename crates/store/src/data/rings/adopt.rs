@@ -1,6 +1,6 @@
 //! Rings of an earlier life: what they hold counts, and the clients that live go on with them.
 
-use super::channel::{Channel, Granted, State};
+use super::channel::{Channel, Granted, State, over};
 use super::note::SlabNote;
 use super::{Header, Note, RingId, Rings, boot, ring_name};
 use crate::data::disk::Disk;
@@ -35,6 +35,7 @@ fn discard(disk: &dyn Disk, id: RingId) -> Result<()> {
     let ring = disk.open(&ring_name(id))?;
     if let Some(taker) = ring.and_then(|ring| Taker::open(&ring, 0).ok()) {
         taker.set_epoch(u64::MAX);
+        taker.set_lease(over(taker.lease()));
     }
     disk.remove(&Note::name(id))?;
     disk.remove(&ring_name(id))
@@ -116,6 +117,8 @@ impl Data {
                 None => state.note.remove_slab(slab.number),
             }
         }
+        // Who has nothing to fill has to ask anyway, and says then whether it may.
+        state.writes = !state.slabs.is_empty();
         state.confirmed = true;
         Ok(Some(Channel::new(id, ring, taker, state)))
     }

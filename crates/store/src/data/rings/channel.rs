@@ -21,6 +21,8 @@ pub(super) struct Channel {
     pub(super) file: File,
     pub(super) taker: Taker,
     state: Mutex<State>,
+    /// What its client may read without asking: odd while there is something. Locked last of all.
+    lease: Mutex<u64>,
 }
 
 /// What changes.
@@ -33,6 +35,10 @@ pub(super) struct State {
     pub(super) binding: u32,
     pub(super) epoch: u64,
     pub(super) slabs: Vec<Granted>,
+    /// Slabs that are about to be granted.
+    pub(super) granting: u32,
+    /// Whether its client may write to the file.
+    pub(super) writes: bool,
     pub(super) next_slab: u32,
     /// How often it was granted something: grants grow.
     pub(super) grants: u32,
@@ -73,7 +79,34 @@ pub(super) struct Heard {
 
 impl Channel {
     pub(super) fn new(id: RingId, file: File, taker: Taker, state: State) -> Channel {
-        Channel { id, file, taker, state: Mutex::new(state) }
+        // Whatever an earlier life leased is over.
+        let lease = over(taker.lease());
+        taker.set_lease(lease);
+        Channel { id, file, taker, state: Mutex::new(state), lease: Mutex::new(lease) }
+    }
+
+    /// Begins a lease.
+    pub(super) fn begin_lease(&self) -> u64 {
+        let mut lease = lock(&self.lease);
+        *lease = over(*lease).wrapping_add(1);
+        self.taker.set_lease(*lease);
+        *lease
+    }
+
+    /// Ends a lease, if it stands.
+    pub(super) fn end_lease(&self, which: u64) {
+        let mut lease = lock(&self.lease);
+        if *lease == which {
+            *lease = which.wrapping_add(1);
+            self.taker.set_lease(*lease);
+        }
+    }
+
+    /// Ends whatever its client was leased.
+    pub(super) fn end_leases(&self) {
+        let mut lease = lock(&self.lease);
+        *lease = over(*lease);
+        self.taker.set_lease(*lease);
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -126,6 +159,11 @@ impl Channel {
     }
 }
 
+/// The number that ends a lease; the same where there is none. In shared memory it may be any number at all.
+pub(super) fn over(lease: u64) -> u64 {
+    lease.wrapping_add(lease % 2)
+}
+
 impl State {
     pub(super) fn new(note: Note, header: &Header, epoch: u64) -> State {
         State {
@@ -136,6 +174,8 @@ impl State {
             binding: header.binding,
             epoch,
             slabs: Vec::new(),
+            granting: 0,
+            writes: true,
             next_slab: 0,
             grants: 0,
             last_stamp: 0,
@@ -145,11 +185,16 @@ impl State {
         }
     }
 
+    /// Whether its client can write without asking.
+    pub(super) fn may_fill(&self) -> bool {
+        self.writes && (self.granting > 0 || !self.slabs.is_empty())
+    }
+
     /// The bytes that a record publishes, if it may.
     fn publish(&mut self, commit: &Commit, now: u64) -> Option<Part> {
         let fits = Span::at(commit.offset, u64::from(commit.len)).is_some_and(|span| span.end <= MAX_FILE);
         let timely = commit.stamp >= self.last_stamp && commit.stamp <= now;
-        if commit.binding != self.binding || commit.len == 0 || !fits || !timely {
+        if !self.writes || commit.binding != self.binding || commit.len == 0 || !fits || !timely {
             return None;
         }
         let granted = self.slabs.iter_mut().find(|granted| granted.note.number == commit.slab)?;

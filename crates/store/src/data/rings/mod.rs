@@ -9,23 +9,26 @@
 
 mod adopt;
 mod channel;
+mod lease;
 mod note;
+mod slabs;
 #[cfg(test)]
 mod tests;
 
+pub(super) use lease::Leases;
+pub use lease::{MapAt, MapOffer, MapPiece};
 pub(super) use note::{Header, Note};
+pub use slabs::SlabOffer;
 
 use super::clock::monotonic;
 use super::file::{File, SizeRecord};
 use super::publish::{Put, Space, Write};
-use super::reclaim::Want;
 use super::{Data, lock};
 use crate::superblock::boot_id;
-use channel::{Channel, Granted, Heard, State};
+use channel::{Channel, Heard, State};
 use crc32c::crc32c;
 use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Span, Stamp, Uid};
-use forebay_shm::{BELL_BYTES, Bell, RING_BYTES, Slab, Taker};
-use note::{MOST_SLABS, SlabNote};
+use forebay_shm::{BELL_BYTES, Bell, RING_BYTES, Taker};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,14 +37,6 @@ use std::time::{Duration, Instant};
 
 /// Most rings of a store.
 const MOST_RINGS: usize = 256;
-/// The first grant to a ring; each is twice the one before, up to a bound.
-const FIRST_SLAB: u32 = 256 << 10;
-/// The largest, and the share of the capacity that one may be.
-const LARGEST_SLAB: u64 = 8 << 20;
-const SHARE: u64 = 512;
-const LEAST_SLAB: u64 = 64 << 10;
-/// One journal slot for so many bytes, as in a whole region.
-const BYTES_PER_SLOT: u32 = 2048;
 /// How long a client may take to say that it has a ring.
 const UNCONFIRMED: Duration = Duration::from_secs(60);
 const BELL: &str = "bell";
@@ -65,27 +60,6 @@ pub struct RingOffer {
     pub binding: u32,
     /// When, by the machine's monotonic clock.
     pub clock: u64,
-}
-
-/// A slab, for a client.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SlabOffer {
-    /// Its number.
-    pub slab: u32,
-    /// The file of its region.
-    pub path: PathBuf,
-    /// Bytes of the region.
-    pub size: u32,
-    /// Tells the file from an earlier one of the same name.
-    pub generation: u32,
-    /// Where in the region it is.
-    pub start: u32,
-    /// Its bytes.
-    pub len: u32,
-    /// Most records for it.
-    pub records: u32,
-    /// In which epoch it was granted.
-    pub epoch: u64,
 }
 
 /// All rings of a store.
@@ -316,8 +290,15 @@ impl Data {
     }
 
     /// Binds a ring to a file for a user: one that its client has already, or a new one. The client must be allowed to
-    /// write to the file.
-    pub fn bind_ring(&self, uid: Uid, job: JobId, file: FileId, own: Option<RingId>) -> Result<RingOffer> {
+    /// read the file, or to write to it.
+    pub fn bind_ring(
+        &self,
+        uid: Uid,
+        job: JobId,
+        file: FileId,
+        own: Option<RingId>,
+        writes: bool,
+    ) -> Result<RingOffer> {
         let bell = self.bell_path()?;
         // Found again by recovery, even if nothing but the ring holds its bytes.
         let state = self.files.get(file, || self.load(file))?;
@@ -325,7 +306,7 @@ impl Data {
             let mut state = lock(&state);
             self.hear(file, &mut state)?;
             state.alive()?;
-            if !state.unsettled || self.kv.get(&SizeRecord::key(file))?.is_none() {
+            if writes && (!state.unsettled || self.kv.get(&SizeRecord::key(file))?.is_none()) {
                 self.note_size(file, &state, true)?;
                 state.unsettled = true;
             }
@@ -333,18 +314,22 @@ impl Data {
         let known = own.and_then(|id| lock(&self.rings.table).channels.get(&id).cloned());
         let channel = match known.filter(|channel| channel.lock().uid == uid) {
             Some(channel) => {
-                self.rebind(&channel, job, file)?;
+                self.rebind(&channel, job, file, writes)?;
                 channel
             }
-            None => self.make_ring(uid, job, file)?,
+            None => self.make_ring(uid, job, file, writes)?,
         };
+        if writes {
+            // It may still have space to fill.
+            lock(&state).index.leases.end_of_others(channel.id);
+        }
         let state = channel.lock();
         let path = self.disk.path(&ring_name(channel.id)).ok_or(ErrorKind::Unsupported)?;
         let (ring, nonce, binding) = (channel.id, channel.taker.nonce(), state.binding);
         Ok(RingOffer { ring, path, bell, nonce, binding, clock: monotonic() })
     }
 
-    fn rebind(&self, channel: &Arc<Channel>, job: JobId, file: FileId) -> Result<()> {
+    fn rebind(&self, channel: &Arc<Channel>, job: JobId, file: FileId, writes: bool) -> Result<()> {
         let before = channel.lock().bound;
         if let Some(before) = before {
             self.listen(before)?;
@@ -357,8 +342,9 @@ impl Data {
         let taken = state.note.taken() + left;
         state.note.set_taken(taken);
         channel.taker.take(taken);
+        channel.end_leases();
         state.binding = state.binding.wrapping_add(1);
-        (state.bound, state.job) = (Some(file), job);
+        (state.bound, state.job, state.writes) = (Some(file), job, writes);
         let header = self.header_of(channel, &state)?;
         state.note.set_header(&header);
         drop(state);
@@ -382,7 +368,7 @@ impl Data {
         })
     }
 
-    fn make_ring(&self, uid: Uid, job: JobId, file: FileId) -> Result<Arc<Channel>> {
+    fn make_ring(&self, uid: Uid, job: JobId, file: FileId, writes: bool) -> Result<Arc<Channel>> {
         let id = {
             let mut table = lock(&self.rings.table);
             if table.channels.len() >= MOST_RINGS {
@@ -405,7 +391,7 @@ impl Data {
         let note = Note::create(&*self.disk, id, &header)?;
         // A descriptor of the store's own: with its client's the lock would be shared.
         let ring = self.disk.open(&name)?.ok_or(ErrorKind::Io)?;
-        let state = State::new(note, &header, 1);
+        let state = State { writes, ..State::new(note, &header, 1) };
         let channel = Arc::new(Channel::new(id, ring, taker, state));
         self.rings.insert(&channel);
         Ok(channel)
@@ -423,116 +409,6 @@ impl Data {
             let _ = self.rings.bell.set(bell);
         }
         Ok(path)
-    }
-
-    /// How much a ring is granted next: at least `least` where that is possible.
-    pub fn next_slab(&self, ring: RingId, least: u32) -> u32 {
-        let usual = self.rings_state(ring, |state| FIRST_SLAB << state.grants.min(8)).unwrap_or(FIRST_SLAB);
-        let capacity = u64::from(self.geometry.regions) * u64::from(self.geometry.size);
-        let most = (capacity / SHARE).clamp(LEAST_SLAB, LARGEST_SLAB).min(u64::from(self.geometry.size));
-        usual.max(least).min(most as u32)
-    }
-
-    fn rings_state<T>(&self, ring: RingId, look: impl FnOnce(&State) -> T) -> Option<T> {
-        let channel = lock(&self.rings.table).channels.get(&ring).cloned()?;
-        let state = channel.lock();
-        Some(look(&state))
-    }
-
-    /// Grants a slab to a ring of a user, whose client has done with all slabs before `keep`. Waits for space as any
-    /// reservation does.
-    pub fn grant_slab(&self, uid: Uid, ring: RingId, keep: u32, len: u32) -> Result<SlabOffer> {
-        let stale = || Error::new(ErrorKind::Stale, format!("ring {} is not there any more", ring.0));
-        let channel = lock(&self.rings.table).channels.get(&ring).cloned().ok_or_else(stale)?;
-        let file = {
-            let mut state = channel.lock();
-            state.confirmed = true;
-            state.bound.filter(|_| state.uid == uid).ok_or_else(stale)?
-        };
-        self.listen(file)?;
-        {
-            let mut state = channel.lock();
-            let left = channel.taker.waiting(state.note.taken()).unwrap_or(0);
-            if left == 0 {
-                state.release(keep);
-            }
-            if state.slabs.len() >= MOST_SLABS as usize {
-                return Err(Error::new(ErrorKind::Busy, "the ring has as many slabs as it may"));
-            }
-        }
-        let want = Want { len, slots: (len / BYTES_PER_SLOT).max(1) };
-        let grant = self.reserve_for(uid, file, want)?;
-        let mut state = channel.lock();
-        let (region, slot, slots) = (grant.region, grant.slot, grant.slots);
-        let note = SlabNote {
-            number: state.next_slab,
-            region: region.id,
-            generation: region.arena.generation(),
-            start: grant.bytes.start(),
-            len: grant.bytes.len(),
-            slot,
-            slots,
-        };
-        if state.bound != Some(file) || !state.note.add_slab(&note) {
-            return Err(Error::new(ErrorKind::Busy, "the ring was bound to another file meanwhile"));
-        }
-        (state.next_slab, state.grants) = (state.next_slab + 1, state.grants.saturating_add(1));
-        let path = self.disk.path(&super::region::data_name(region.id)).ok_or(ErrorKind::Unsupported)?;
-        let offer = SlabOffer {
-            slab: note.number,
-            path,
-            size: self.geometry.size,
-            generation: note.generation,
-            start: note.start,
-            len: note.len,
-            records: slots,
-            epoch: state.epoch,
-        };
-        let (filled, slots, slab) = (note.start, slot..slot + slots, Slab::new(grant.bytes));
-        state.slabs.push(Granted { note, region, slab, slots, filled });
-        Ok(offer)
-    }
-
-    /// Takes back every slab that is not being filled just now; true if there was any.
-    pub(super) fn recall_slabs(&self) -> Result<bool> {
-        let mut any = false;
-        for channel in self.rings.all() {
-            any |= self.recall(&channel)?;
-        }
-        Ok(any)
-    }
-
-    fn recall(&self, channel: &Arc<Channel>) -> Result<bool> {
-        let (file, quiet, epoch) = {
-            let mut state = channel.lock();
-            if state.slabs.is_empty() {
-                return Ok(false);
-            }
-            state.epoch += 1;
-            (state.bound, channel.taker.recall(state.epoch), state.epoch)
-        };
-        if !quiet {
-            // It is filling: when it asks for more it says what it has done with.
-            return Ok(true);
-        }
-        if let Some(file) = file {
-            self.listen(file)?;
-        }
-        let mut state = channel.lock();
-        if state.epoch == epoch {
-            state.release(u32::MAX);
-            state.grants = 0;
-        }
-        Ok(true)
-    }
-
-    /// Makes whoever writes to a file by a ring ask before the next write.
-    pub fn recall_file(&self, file: FileId) {
-        for channel in self.rings.of(file) {
-            let mut state = channel.lock();
-            state.epoch += 1;
-            let _ = channel.taker.recall(state.epoch);
-        }
     }
 
     /// Takes back what clients have not used for so long, and removes the rings of clients that are gone; says how
@@ -574,6 +450,7 @@ impl Data {
             table.channels.remove(&channel.id);
             self.rings.count.store(table.channels.len(), Ordering::Release);
         }
+        channel.end_leases();
         channel.lock().release(u32::MAX);
         // The note goes first: a ring without one is nobody's.
         self.disk.remove(&Note::name(channel.id))?;

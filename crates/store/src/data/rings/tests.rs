@@ -26,7 +26,7 @@ struct Client {
 
 impl Client {
     fn new(data: &Data) -> Client {
-        let ring = data.bind_ring(UID, JobId(1), FILE, None).unwrap();
+        let ring = data.bind_ring(UID, JobId(1), FILE, None, true).unwrap();
         let writer = Writer::open(&open(&ring.path), ring.nonce).unwrap();
         let slab = data.grant_slab(UID, ring.ring, 0, 4096).unwrap();
         let window = Window::new(&open(&slab.path), slab.size).unwrap();

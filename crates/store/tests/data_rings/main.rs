@@ -1,193 +1,17 @@
-//! Clients that write by rings, beside those that ask, on a store whose process dies at any moment: the later write
-//! always wins, and nothing that was written is lost.
+//! Clients that write and read by rings, beside those that ask, on a store whose process dies at any moment: the later
+//! write always wins, nothing that was written is lost, and nobody reads what was before it.
 
+mod client;
+mod leases;
+
+use client::{Client, GEOMETRY, OWNER, SPACE, World, now, open};
 use forebay_dice::{Dice, Seeded, rounds};
-use forebay_model::{FileId, Incarnation, JobId, Span, Uid};
-use forebay_shm::{Commit, Window, Writer};
-use forebay_store::{
-    Batch, Data, DirDisk, Filled, Geometry, MemoryKv, NoRings, Piece, Place, RingId, SlabOffer, Start,
-};
-use rustix::fs::{FlockOperation, flock};
-use rustix::time::{ClockId, clock_gettime};
-use std::collections::{BTreeMap, VecDeque};
-use std::fs::{File, OpenOptions};
+use forebay_model::{FileId, JobId, Span, Uid};
+use forebay_shm::{Commit, Window};
+use forebay_store::{Batch, Filled, Place, Start};
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
-
-const GEOMETRY: Geometry = Geometry { regions: 24, size: 128 << 10, slots: 128 };
-const INCARNATION: Incarnation = Incarnation(3);
-const OWNER: Uid = Uid(7);
-const SPACE: u64 = 60_000;
-
-fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-fn open(path: &Path) -> File {
-    OpenOptions::new().read(true).write(true).open(path).unwrap()
-}
-
-struct World {
-    dir: tempfile::TempDir,
-    kv: Arc<MemoryKv>,
-    data: Option<Data>,
-}
-
-impl World {
-    fn new() -> World {
-        let dir = tempfile::tempdir().unwrap();
-        let kv = Arc::new(MemoryKv::new());
-        Data::format(&DirDisk::new(dir.path().to_owned(), true), GEOMETRY, INCARNATION).unwrap();
-        let mut world = World { dir, kv, data: None };
-        world.start(Start::Fresh);
-        world
-    }
-
-    fn start(&mut self, start: Start) {
-        let disk = Arc::new(DirDisk::new(self.dir.path().to_owned(), true));
-        let opened = Data::open(disk, self.kv.clone(), GEOMETRY, INCARNATION, start, Box::new(NoRings));
-        self.data = Some(opened.unwrap().0);
-    }
-
-    fn stop(&mut self) {
-        self.data = None;
-    }
-
-    fn data(&self) -> &Data {
-        self.data.as_ref().expect("the store is open")
-    }
-
-    fn read(&self, file: FileId) -> Vec<u8> {
-        let size = self.data().facts(file).unwrap().size;
-        let mut bytes = Vec::new();
-        for piece in self.data().read(file, 0, size as u32).unwrap() {
-            match piece {
-                Piece::Bytes(view) => bytes.extend_from_slice(view.as_ref()),
-                Piece::Zeros(count) => bytes.resize(bytes.len() + count as usize, 0),
-                Piece::Behind(span) => panic!("{span} is behind"),
-            }
-        }
-        bytes
-    }
-
-    fn write(&self, file: FileId, offset: u64, bytes: &[u8]) {
-        let (mut parts, mut left) = (Vec::new(), bytes);
-        while !left.is_empty() {
-            let mut grant = self.data().reserve(OWNER, file, left.len() as u32).unwrap();
-            let (some, rest) = left.split_at(left.len().min(grant.len() as usize));
-            grant.as_mut_slice()[..some.len()].copy_from_slice(some);
-            parts.push(Filled { grant, len: some.len() as u32, crc: crc32c::crc32c(some) });
-            left = rest;
-        }
-        self.data().commit(file, Place::At(offset), parts, JobId(1)).unwrap();
-    }
-
-    fn ring_files(&self) -> usize {
-        let names = std::fs::read_dir(self.dir.path()).unwrap();
-        names
-            .filter(|name| name.as_ref().unwrap().path().extension().is_some_and(|end| end == "ring"))
-            .count()
-    }
-}
-
-/// A slab as its client sees it.
-struct Held {
-    offer: SlabOffer,
-    window: Window,
-    used: u32,
-    records: u32,
-}
-
-/// A client with one ring.
-struct Client {
-    ring: RingId,
-    nonce: u128,
-    binding: u32,
-    file: FileId,
-    writer: Writer,
-    slabs: VecDeque<Held>,
-    _lock: File,
-}
-
-impl Client {
-    fn new(world: &World, file: FileId) -> Client {
-        let offer = world.data().bind_ring(OWNER, JobId(2), file, None).unwrap();
-        let lock = open(&offer.path);
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
-        let writer = Writer::open(&lock, offer.nonce).unwrap();
-        let (ring, nonce, binding) = (offer.ring, offer.nonce, offer.binding);
-        let mut client = Client { ring, nonce, binding, file, writer, slabs: VecDeque::new(), _lock: lock };
-        client.ask(world);
-        client
-    }
-
-    fn rebind(&mut self, world: &World, file: FileId) {
-        let offer = world.data().bind_ring(OWNER, JobId(2), file, Some(self.ring)).unwrap();
-        assert_eq!(offer.ring, self.ring);
-        (self.binding, self.file) = (offer.binding, file);
-    }
-
-    fn ask(&mut self, world: &World) {
-        let keep = self.slabs.front().map_or(u32::MAX, |held| held.offer.slab);
-        let len = world.data().next_slab(self.ring, 1).min(10_000);
-        let offer = world.data().grant_slab(OWNER, self.ring, keep, len).unwrap();
-        let window = Window::new(&open(&offer.path), offer.size).unwrap();
-        self.slabs.retain(|held| held.offer.epoch == offer.epoch);
-        let (used, records) = (offer.start, offer.records);
-        self.slabs.push_back(Held { offer, window, used, records });
-    }
-
-    fn room(&self) -> u32 {
-        let room =
-            |held: &Held| if held.records == 0 { 0 } else { held.offer.start + held.offer.len - held.used };
-        self.slabs.iter().map(room).sum()
-    }
-
-    /// What the preload library does for `pwrite`; false if the server would have to be asked, and is away.
-    fn write(&mut self, world: &World, offset: u64, bytes: &[u8]) -> bool {
-        loop {
-            let epoch = self.slabs.back().map_or(0, |held| held.offer.epoch);
-            let fits = self.room() >= bytes.len() as u32 && self.writer.room() >= 8;
-            if let (true, Some(_filling)) = (fits, self.writer.enter(epoch)) {
-                break;
-            }
-            if world.data.is_none() {
-                return false;
-            }
-            if fits {
-                self.slabs.clear();
-            }
-            self.ask(world);
-        }
-        let (stamp, mut commits, mut done) = (now(), Vec::new(), 0);
-        while done < bytes.len() {
-            let held = self.slabs.front_mut().unwrap();
-            let left = (held.offer.start + held.offer.len - held.used) as usize;
-            let len = left.min(bytes.len() - done);
-            if len == 0 || held.records == 0 {
-                self.slabs.pop_front();
-                continue;
-            }
-            held.window.put(held.used, &bytes[done..done + len]);
-            commits.push(Commit {
-                sequence: self.writer.head() + commits.len() as u64,
-                binding: self.binding,
-                slab: held.offer.slab,
-                position: held.used,
-                len: len as u32,
-                offset: offset + done as u64,
-                stamp,
-                more: done + len < bytes.len(),
-            });
-            (held.used, held.records, done) = (held.used + len as u32, held.records - 1, done + len);
-        }
-        assert!(self.writer.push(&commits));
-        true
-    }
-}
 
 fn put(model: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
     let end = offset as usize + bytes.len();
@@ -205,7 +29,7 @@ fn one_step(
     let file = *dice.pick(&files);
     let (offset, len) = (dice.below(SPACE), 1 + dice.below(4000) as usize);
     match dice.below(40) {
-        0..22 => {
+        0..18 => {
             let client = dice.index(clients.len());
             // Sequential writes become one record.
             let mut at = offset;
@@ -214,6 +38,16 @@ fn one_step(
                 assert!(clients[client].write(world, at, &bytes));
                 put(model.get_mut(&clients[client].file).unwrap(), at, &bytes);
                 at += len as u64;
+            }
+        }
+        18..22 => {
+            // Whatever it is, it is what a read of the server would find.
+            let client = dice.index(clients.len());
+            if let Some(found) = clients[client].look(world, offset, len) {
+                let whole = &model[&clients[client].file];
+                let from = whole.len().min(offset as usize);
+                let to = whole.len().min(offset as usize + len);
+                assert!(found == whole[from..to], "what was leased of {}", clients[client].file);
             }
         }
         22..25 => {
@@ -439,7 +273,7 @@ fn random_garbage_in_a_ring_harms_nobody_else() {
             match dice.below(8) {
                 // Whatever its answer is.
                 0 => drop(world.data().grant_slab(OWNER, hostile.ring, dice.next() as u32, 5000)),
-                1 => drop(world.data().bind_ring(OWNER, JobId(2), spoilt, Some(hostile.ring))),
+                1 => drop(world.data().bind_ring(OWNER, JobId(2), spoilt, Some(hostile.ring), true)),
                 2 => drop(world.data().attend().unwrap()),
                 3 => drop(world.data().tend_rings(Duration::ZERO).unwrap()),
                 4 => {

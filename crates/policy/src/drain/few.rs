@@ -1,0 +1,195 @@
+//! A map in order that mostly has few entries.
+//!
+//! Most files have one piece or two that wait, most targets a few files: those are kept side by side in one small vector,
+//! where a tree would have a node of its own for each. What grows becomes a tree.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map;
+
+/// So many are kept side by side.
+const FEW: usize = 32;
+
+/// A map in the order of its keys.
+#[derive(Clone, Debug)]
+pub(super) enum Few<K, V> {
+    /// In order.
+    Side(Vec<(K, V)>),
+    /// Until the last one goes.
+    Tree(BTreeMap<K, V>),
+}
+
+impl<K, V> Default for Few<K, V> {
+    fn default() -> Few<K, V> {
+        Few::Side(Vec::new())
+    }
+}
+
+impl<K: Ord + Copy, V> Few<K, V> {
+    pub(super) fn get(&self, key: K) -> Option<&V> {
+        match self {
+            Few::Side(list) => find(list, &key).ok().map(|place| &list[place].1),
+            Few::Tree(tree) => tree.get(&key),
+        }
+    }
+
+    pub(super) fn contains(&self, key: K) -> bool {
+        self.get(key).is_some()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Few::Side(list) => list.is_empty(),
+            Few::Tree(tree) => tree.is_empty(),
+        }
+    }
+
+    /// What is under a key, made if nothing is.
+    pub(super) fn or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
+        self.make_room(key);
+        match self {
+            Few::Side(list) => {
+                let place = find(list, &key).unwrap_or_else(|place| {
+                    list.insert(place, (key, make()));
+                    place
+                });
+                &mut list[place].1
+            }
+            Few::Tree(tree) => tree.entry(key).or_insert_with(make),
+        }
+    }
+
+    /// Puts something under a key, whatever was there.
+    pub(super) fn insert(&mut self, key: K, value: V) {
+        self.make_room(key);
+        match self {
+            Few::Side(list) => match find(list, &key) {
+                Ok(place) => list[place].1 = value,
+                Err(place) => list.insert(place, (key, value)),
+            },
+            Few::Tree(tree) => drop(tree.insert(key, value)),
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: K) -> Option<V> {
+        match self {
+            Few::Side(list) => find(list, &key).ok().map(|place| list.remove(place).1),
+            Few::Tree(tree) => {
+                let value = tree.remove(&key);
+                if tree.is_empty() {
+                    *self = Few::default();
+                }
+                value
+            }
+        }
+    }
+
+    /// All, in order.
+    pub(super) fn iter(&self) -> Iter<'_, K, V> {
+        match self {
+            Few::Side(list) => Iter::Side(list.iter()),
+            Few::Tree(tree) => Iter::Tree(tree.iter()),
+        }
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &V> {
+        self.iter().map(|(_, value)| value)
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        let (side, tree) = match self {
+            Few::Side(list) => (Some(list.iter_mut()), None),
+            Few::Tree(tree) => (None, Some(tree.values_mut())),
+        };
+        side.into_iter().flatten().map(|(_, value)| value).chain(tree.into_iter().flatten())
+    }
+
+    /// The last before a key.
+    pub(super) fn before(&self, key: K) -> Option<&V> {
+        match self {
+            Few::Side(list) => {
+                let place = list.partition_point(|(other, _)| *other < key);
+                list[..place].last().map(|(_, value)| value)
+            }
+            Few::Tree(tree) => tree.range(..key).next_back().map(|(_, value)| value),
+        }
+    }
+
+    /// All from a key on, in order.
+    pub(super) fn from(&self, key: K) -> impl Iterator<Item = &V> {
+        let (side, tree) = match self {
+            Few::Side(list) => (Some(&list[list.partition_point(|(other, _)| *other < key)..]), None),
+            Few::Tree(tree) => (None, Some(tree.range(key..))),
+        };
+        let tree = tree.into_iter().flatten().map(|(_, value)| value);
+        side.into_iter().flatten().map(|(_, value)| value).chain(tree)
+    }
+
+    /// One more becomes a tree.
+    fn make_room(&mut self, key: K) {
+        if let Few::Side(list) = self
+            && list.len() == FEW
+            && find(list, &key).is_err()
+        {
+            *self = Few::Tree(std::mem::take(list).into_iter().collect());
+        }
+    }
+}
+
+fn find<K: Ord, V>(list: &[(K, V)], key: &K) -> Result<usize, usize> {
+    list.binary_search_by(|(other, _)| other.cmp(key))
+}
+
+/// All of a map.
+pub(super) enum Iter<'a, K, V> {
+    Side(std::slice::Iter<'a, (K, V)>),
+    Tree(btree_map::Iter<'a, K, V>),
+}
+
+impl<'a, K: Copy, V> Iterator for Iter<'a, K, V> {
+    type Item = (K, &'a V);
+
+    fn next(&mut self) -> Option<(K, &'a V)> {
+        match self {
+            Iter::Side(list) => list.next().map(|(key, value)| (*key, value)),
+            Iter::Tree(tree) => tree.next().map(|(key, value)| (*key, value)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::share::Dice;
+
+    #[test]
+    fn a_map_of_few_is_a_map() {
+        let mut dice = Dice::new(0xfe3);
+        let (mut few, mut map) = (Few::default(), BTreeMap::new());
+        let mut was_tree = 0;
+        for step in 0..20_000_u64 {
+            // Grows to many, and shrinks to none, again and again.
+            let (key, grows) = (dice.below(80), step / 400 % 2 == 0);
+            match dice.below(4) {
+                0 | 1 if grows => {
+                    few.insert(key, step);
+                    map.insert(key, step);
+                }
+                2 if grows => {
+                    assert_eq!(few.or_insert_with(key, || step), map.entry(key).or_insert(step));
+                }
+                _ => assert_eq!(few.remove(key), map.remove(&key)),
+            }
+            was_tree += u32::from(matches!(few, Few::Tree(_)));
+            assert!(few.iter().eq(map.iter().map(|(&key, value)| (key, value))));
+            assert_eq!((few.get(key), few.contains(key)), (map.get(&key), map.contains_key(&key)));
+            assert_eq!(few.before(key), map.range(..key).next_back().map(|(_, value)| value));
+            assert!(few.from(key).eq(map.range(key..).map(|(_, value)| value)));
+            assert!(few.values().eq(map.values()) && few.is_empty() == map.is_empty());
+            few.values_mut().zip(map.values_mut()).for_each(|(one, other)| {
+                *one += 1;
+                *other += 1;
+            });
+        }
+        assert!(was_tree > 1000 && was_tree < 19_000, "both were tried: {was_tree}");
+    }
+}

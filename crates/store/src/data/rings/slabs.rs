@@ -1,0 +1,164 @@
+//! Space that clients are granted ahead of what they write, and how it comes back.
+
+use super::RingId;
+use super::channel::{Channel, Granted, State};
+use super::note::{MOST_SLABS, SlabNote};
+use crate::data::reclaim::Want;
+use crate::data::{Data, lock};
+use forebay_model::{Error, ErrorKind, FileId, Result, Uid};
+use forebay_shm::Slab;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The first grant to a ring; each is twice the one before, up to a bound.
+const FIRST_SLAB: u32 = 256 << 10;
+/// The largest, and the share of the capacity that one may be.
+const LARGEST_SLAB: u64 = 8 << 20;
+const SHARE: u64 = 512;
+const LEAST_SLAB: u64 = 64 << 10;
+/// One journal slot for so many bytes, as in a whole region.
+const BYTES_PER_SLOT: u32 = 2048;
+
+/// A slab, for a client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SlabOffer {
+    /// Its number.
+    pub slab: u32,
+    /// The file of its region.
+    pub path: PathBuf,
+    /// Bytes of the region.
+    pub size: u32,
+    /// Tells the file from an earlier one of the same name.
+    pub generation: u32,
+    /// Where in the region it is.
+    pub start: u32,
+    /// Its bytes.
+    pub len: u32,
+    /// Most records for it.
+    pub records: u32,
+    /// In which epoch it was granted.
+    pub epoch: u64,
+}
+
+impl Data {
+    /// How much a ring is granted next: at least `least` where that is possible.
+    pub fn next_slab(&self, ring: RingId, least: u32) -> u32 {
+        let usual = self.rings_state(ring, |state| FIRST_SLAB << state.grants.min(8)).unwrap_or(FIRST_SLAB);
+        let capacity = u64::from(self.geometry.regions) * u64::from(self.geometry.size);
+        let most = (capacity / SHARE).clamp(LEAST_SLAB, LARGEST_SLAB).min(u64::from(self.geometry.size));
+        usual.max(least).min(most as u32)
+    }
+
+    fn rings_state<T>(&self, ring: RingId, look: impl FnOnce(&State) -> T) -> Option<T> {
+        let channel = lock(&self.rings.table).channels.get(&ring).cloned()?;
+        let state = channel.lock();
+        Some(look(&state))
+    }
+
+    /// Grants a slab to a ring of a user, whose client has done with all slabs before `keep`. Waits for space as any
+    /// reservation does.
+    pub fn grant_slab(&self, uid: Uid, ring: RingId, keep: u32, len: u32) -> Result<SlabOffer> {
+        let stale = || Error::new(ErrorKind::Stale, format!("ring {} is not there any more", ring.0));
+        let channel = lock(&self.rings.table).channels.get(&ring).cloned().ok_or_else(stale)?;
+        let file = {
+            let mut state = channel.lock();
+            state.confirmed = true;
+            state.bound.filter(|_| state.uid == uid && state.writes).ok_or_else(stale)?
+        };
+        self.announce(&channel, file, keep)?;
+        let want = Want { len, slots: (len / BYTES_PER_SLOT).max(1) };
+        let grant = self.reserve_for(uid, file, want);
+        let mut state = channel.lock();
+        state.granting -= 1;
+        let grant = grant?;
+        let (region, slot, slots) = (grant.region, grant.slot, grant.slots);
+        let note = SlabNote {
+            number: state.next_slab,
+            region: region.id,
+            generation: region.arena.generation(),
+            start: grant.bytes.start(),
+            len: grant.bytes.len(),
+            slot,
+            slots,
+        };
+        if state.bound != Some(file) || !state.note.add_slab(&note) {
+            return Err(Error::new(ErrorKind::Busy, "the ring was bound to another file meanwhile"));
+        }
+        (state.next_slab, state.grants) = (state.next_slab + 1, state.grants.saturating_add(1));
+        let path =
+            self.disk.path(&crate::data::region::data_name(region.id)).ok_or(ErrorKind::Unsupported)?;
+        let offer = SlabOffer {
+            slab: note.number,
+            path,
+            size: self.geometry.size,
+            generation: note.generation,
+            start: note.start,
+            len: note.len,
+            records: slots,
+            epoch: state.epoch,
+        };
+        let (filled, slots, slab) = (note.start, slot..slot + slots, Slab::new(grant.bytes));
+        state.slabs.push(Granted { note, region, slab, slots, filled });
+        Ok(offer)
+    }
+
+    /// Somebody is about to get space for a file, and has done with the slabs before `keep`: others cannot read it
+    /// without asking any more.
+    fn announce(&self, channel: &Channel, file: FileId, keep: u32) -> Result<()> {
+        let locked = self.files.get(file, || self.load(file))?;
+        let mut locked = lock(&locked);
+        self.hear(file, &mut locked)?;
+        let mut state = channel.lock();
+        if channel.taker.waiting(state.note.taken()).unwrap_or(0) == 0 {
+            state.release(keep);
+        }
+        if state.slabs.len() >= MOST_SLABS as usize {
+            return Err(Error::new(ErrorKind::Busy, "the ring has as many slabs as it may"));
+        }
+        state.granting += 1;
+        locked.index.leases.end_of_others(channel.id);
+        Ok(())
+    }
+
+    /// Takes back every slab that is not being filled just now; true if there was any.
+    pub(in crate::data) fn recall_slabs(&self) -> Result<bool> {
+        let mut any = false;
+        for channel in self.rings.all() {
+            any |= self.recall(&channel)?;
+        }
+        Ok(any)
+    }
+
+    pub(super) fn recall(&self, channel: &Arc<Channel>) -> Result<bool> {
+        let (file, quiet, epoch) = {
+            let mut state = channel.lock();
+            if state.slabs.is_empty() {
+                return Ok(false);
+            }
+            state.epoch += 1;
+            (state.bound, channel.taker.recall(state.epoch), state.epoch)
+        };
+        if !quiet {
+            // It is filling: when it asks for more it says what it has done with.
+            return Ok(true);
+        }
+        if let Some(file) = file {
+            self.listen(file)?;
+        }
+        let mut state = channel.lock();
+        if state.epoch == epoch {
+            state.release(u32::MAX);
+            state.grants = 0;
+        }
+        Ok(true)
+    }
+
+    /// Makes whoever writes to a file by a ring ask before the next write.
+    pub fn recall_file(&self, file: FileId) {
+        for channel in self.rings.of(file) {
+            let mut state = channel.lock();
+            state.epoch += 1;
+            let _ = channel.taker.recall(state.epoch);
+        }
+    }
+}

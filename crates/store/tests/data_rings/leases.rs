@@ -1,0 +1,206 @@
+//! Clients that read what they were leased.
+
+use crate::client::{Client, GEOMETRY, OWNER, World, open};
+use forebay_model::{ErrorKind, FileId, JobId, Span, Uid};
+use forebay_shm::{Pane, Reader};
+use forebay_store::{Batch, MapAt, MapOffer, Start};
+use std::os::unix::fs::MetadataExt;
+
+/// A lease, as its client sees it.
+pub(crate) struct Leased {
+    offer: MapOffer,
+    panes: Vec<Pane>,
+    reader: Reader,
+}
+
+impl Leased {
+    /// The bytes from an offset on; `None` if the server has to be asked.
+    fn read(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
+        self.reader.read(self.offer.lease, || self.copy(offset, len)).flatten()
+    }
+
+    fn copy(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
+        let (mut at, mut bytes) = (self.offer.start, Vec::new());
+        let wanted = Span::new(offset, (offset + len as u64).min(self.offer.size).max(offset));
+        for piece in &self.offer.pieces {
+            let span = Span::new(at, at + piece.len);
+            at = span.end;
+            let Some(part) = span.meet(wanted) else { continue };
+            let mut some = vec![0; part.len() as usize];
+            match piece.at {
+                MapAt::Zeros => {}
+                MapAt::Region(region, position) => {
+                    let from = position + (part.start - span.start) as u32;
+                    self.panes[region as usize].get(from, &mut some);
+                }
+                MapAt::Ask => return None,
+            }
+            bytes.extend_from_slice(&some);
+        }
+        (bytes.len() as u64 == wanted.len()).then_some(bytes)
+    }
+}
+
+impl Client {
+    /// What the preload library does for `pread`: what it was leased, if that stands, else a new lease, if there is one.
+    pub(crate) fn look(&mut self, world: &World, offset: u64, len: usize) -> Option<Vec<u8>> {
+        if let Some(bytes) = self.leased.as_ref().and_then(|leased| leased.read(offset, len)) {
+            return Some(bytes);
+        }
+        self.leased = Some(self.lease(world)?);
+        self.leased.as_ref()?.read(offset, len)
+    }
+
+    fn lease(&self, world: &World) -> Option<Leased> {
+        let offer = match world.data().lease(OWNER, self.file, self.ring, 0) {
+            Ok(offer) => offer,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+                return None;
+            }
+        };
+        let pane = |path: &std::path::PathBuf| Pane::new(&open(path), offer.region_size).unwrap();
+        let panes = offer.regions.iter().map(pane).collect();
+        Some(Leased { offer, panes, reader: self.writer.reader() })
+    }
+
+    fn is_leased(&self) -> bool {
+        self.leased.as_ref().is_some_and(|leased| leased.read(0, 1).is_some())
+    }
+}
+
+const FILE: FileId = FileId(100);
+
+/// A file with some bytes, and a client that was leased them.
+fn leased() -> (World, Client) {
+    let world = World::new();
+    world.write(FILE, 0, &[7; 5000]);
+    let mut client = Client::new(&world, FILE);
+    assert_eq!(client.look(&world, 4990, 100), Some(vec![7; 10]));
+    assert!(client.is_leased());
+    (world, client)
+}
+
+#[test]
+fn a_lease_ends_before_anything_happens_to_the_file_and_not_otherwise() {
+    type Event = fn(&mut World, &mut Vec<Client>);
+    let table: [(&str, bool, Event); 15] = [
+        ("a read", true, |world, _| assert_eq!(world.read(FILE), [7; 5000])),
+        ("a flush", true, |world, _| world.data().sync(FILE).unwrap()),
+        ("its size is written down", true, |world, _| world.data().settle(FILE).unwrap()),
+        ("another file is written", true, |world, _| world.write(FileId(101), 0, &[1; 10])),
+        ("rings are looked after", true, |world, _| assert!(!world.data().attend().unwrap())),
+        ("a write", false, |world, _| world.write(FILE, 9000, &[1; 10])),
+        ("it is cut", false, |world, _| world.data().truncate(FILE, 10, Batch::default()).unwrap()),
+        ("it grows", false, |world, _| world.data().extend(FILE, 10_000).unwrap()),
+        ("a hole", false, |world, _| {
+            world.data().punch(FILE, Span::new(0, 10), Batch::default()).unwrap();
+        }),
+        ("it is removed", false, |world, _| world.data().delete(FILE, Batch::default()).unwrap()),
+        ("somebody else may write", false, |world, clients| clients.push(Client::new(world, FILE))),
+        ("who may write elsewhere may write here", false, |world, clients| {
+            let mut other = Client::new(world, FileId(101));
+            other.rebind(world, FILE);
+            clients.push(other);
+        }),
+        ("its own ring is heard", false, |world, clients| {
+            assert!(clients[0].write(world, 0, &[1; 10]));
+            assert_eq!(world.read(FILE)[..11], [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 7]);
+        }),
+        ("bytes are found to be damaged", false, |world, clients| {
+            let slab = clients[0].slabs[0].offer.clone();
+            assert!(clients[0].write(world, 0, &[1; 10]));
+            assert_eq!(clients[0].look(world, 0, 5), Some(vec![1; 5]));
+            clients[0].slabs[0].window.put(slab.start, &[9]);
+            world.data().check_payloads(&|| false);
+        }),
+        ("the store dies", false, |world, _| {
+            world.stop();
+            world.start(Start::ProcessDied);
+        }),
+    ];
+    for (what, stands, event) in table {
+        let (mut world, client) = leased();
+        let mut clients = vec![client];
+        // Its own writes are the client's business: here it forgets them, and the server has to tell it.
+        let before = clients[0].leased.take();
+        let kept = before.expect("it was leased something");
+        event(&mut world, &mut clients);
+        let last = clients[0].leased.take().unwrap_or(kept);
+        assert_eq!(last.read(0, 1).is_some(), stands, "{what}");
+    }
+}
+
+#[test]
+fn a_lease_is_refused_while_somebody_is_writing_and_he_asks_before_he_writes_again() {
+    let (world, mut reader) = leased();
+    let mut writer = Client::new(&world, FILE);
+    assert!(!reader.is_leased());
+    {
+        let epoch = writer.slabs[0].offer.epoch;
+        let _filling = writer.writer.enter(epoch).expect("it has space");
+        assert_eq!(reader.look(&world, 0, 10), None, "he is in the middle of it");
+    }
+    // He was told to ask; until he does, others may read.
+    assert!(writer.writer.enter(writer.slabs[0].offer.epoch).is_none());
+    writer.slabs.clear();
+    writer.ask(&world);
+    writer.slabs.clear();
+    assert_eq!(reader.look(&world, 0, 10), Some(vec![7; 10]));
+    assert!(writer.write(&world, 0, &[8; 10]), "he asks");
+    assert!(!reader.is_leased());
+    assert_eq!(reader.look(&world, 0, 11), Some([[8; 10].as_slice(), &[7]].concat()));
+}
+
+#[test]
+fn nobody_is_leased_what_he_may_not_have() {
+    let (world, client) = leased();
+    for (what, uid, file, ring) in [
+        ("another user", Uid(OWNER.0 + 1), FILE, client.ring),
+        ("another file", OWNER, FileId(101), client.ring),
+        ("another ring", OWNER, FILE, forebay_store::RingId(client.ring.0 + 1)),
+    ] {
+        let refused = world.data().lease(uid, file, ring, 0).err().map(|error| error.kind());
+        assert_eq!(refused, Some(ErrorKind::Stale), "{what}");
+    }
+    // Bytes of another user in the same file are read by asking.
+    let other = Uid(OWNER.0 + 1);
+    let ring = world.data().bind_ring(other, JobId(2), FILE, None, false).unwrap();
+    let offer = world.data().lease(other, FILE, ring.ring, 0).unwrap();
+    assert!(offer.regions.is_empty() && offer.pieces.iter().all(|piece| piece.at == MapAt::Ask));
+    // Who reads is not granted space to write.
+    let refused = world.data().grant_slab(other, ring.ring, 0, 4096).err().map(|error| error.kind());
+    assert_eq!(refused, Some(ErrorKind::Stale));
+}
+
+#[test]
+fn a_regions_file_is_not_taken_away_while_somebody_reads_from_it() {
+    let (world, client) = leased();
+    let leased = client.leased.as_ref().unwrap();
+    let (all, other) = (FileId(102), Uid(OWNER.0 + 1));
+    // All regions but the one that is kept back have held bytes of the first user.
+    for at in 0..u64::from(GEOMETRY.regions - 2) * 2 {
+        world.write(all, at << 16, &[1; 64 << 10]);
+    }
+    world.data().delete(all, Batch::default()).unwrap();
+    let held = std::cell::RefCell::new(Vec::new());
+    let fill = || {
+        let before = held.borrow().len();
+        while let Ok(grant) = world.data().reserve(other, FileId(101), 64 << 10) {
+            held.borrow_mut().push(grant);
+        }
+        held.borrow().len() - before
+    };
+    let files = || leased.offer.regions.iter().map(|path| open(path).metadata().unwrap().ino());
+    let before: Vec<u64> = files().collect();
+    let copied = leased.reader.read(leased.offer.lease, || {
+        // It is in the middle of a copy, and late to see that there is nothing more to copy.
+        world.data().delete(FILE, Batch::default()).unwrap();
+        fill();
+        assert!(files().eq(before.iter().copied()));
+        leased.copy(0, 10)
+    });
+    assert_eq!(copied, None, "the lease has ended");
+    assert!(fill() > 0);
+    assert!(!files().eq(before.iter().copied()));
+}
