@@ -376,7 +376,7 @@ impl Engine {
     fn name(&self, service: &Service, file: FileId) {
         let unknown = self.board().files.get(&file).is_some_and(|entry| !entry.path.starts_with('/'));
         if let (true, Some(union)) = (unknown, &service.union)
-            && let Ok(called) = service.called(union, file)
+            && let Ok(called) = service.path_for_people(union, file)
             && let Some(entry) = self.board().files.get_mut(&file)
         {
             (entry.path, entry.user) = called;

@@ -218,7 +218,7 @@ impl Service {
 
     /// A name of something, and the directory that holds it.
     /// Where something is here, for people, and whose it is.
-    pub(crate) fn called(&self, union: &Union, file: FileId) -> Result<(String, Uid)> {
+    pub(crate) fn path_for_people(&self, union: &Union, file: FileId) -> Result<(String, Uid)> {
         let (mut path, mut at, mut owner) = (String::new(), file, None);
         while at != FileId::ROOT {
             let inode = self.store.names().inode(at)?;
