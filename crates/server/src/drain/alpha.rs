@@ -14,9 +14,6 @@ const MOST: u32 = 16;
 /// A window has so many writes for each writer, and so many at least: a write more or less is not to count.
 const WRITES: u32 = 32;
 const LEAST: u32 = 128;
-/// A window counts if so many of the writers were there on average.
-const FULL: f64 = 0.75;
-
 /// Servers that write to one target at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Alpha {
@@ -113,62 +110,38 @@ struct Window {
     begin: Tick,
     bytes: u64,
     writes: u32,
-    /// Writers that are there since `looked`, and for how long how many were there before.
-    writers: u32,
-    looked: Tick,
-    busy: f64,
+    /// Whether there was nothing to write at some time: then it says nothing of the target.
+    short: bool,
 }
 
 impl Window {
     fn begin(&mut self, now: Tick) {
-        (self.begin, self.looked) = (now, now);
-        (self.bytes, self.writes, self.busy) = (0, 0, 0.0);
-    }
-
-    fn look(&mut self, now: Tick) {
-        self.busy += f64::from(self.writers) * now.since(self.looked).secs();
-        self.looked = now;
+        (self.begin, self.bytes, self.writes, self.short) = (now, 0, 0, false);
     }
 }
 
 impl Learner {
     pub(super) fn new(targets: usize) -> Learner {
-        let window = || Window {
-            climber: Climber::new(START, MOST),
-            begin: Tick(0),
-            bytes: 0,
-            writes: 0,
-            writers: 0,
-            looked: Tick(0),
-            busy: 0.0,
-        };
+        let climber = || Climber::new(START, MOST);
+        // What came before the first write is not to count.
+        let window = || Window { climber: climber(), begin: Tick(0), bytes: 0, writes: 0, short: true };
         Learner { windows: std::iter::repeat_with(window).take(targets).collect() }
     }
 
-    /// A writer comes to a target.
-    pub(super) fn came(&mut self, now: Tick, target: TargetId) {
-        let Some(window) = self.windows.get_mut(target.0 as usize) else { return };
-        window.look(now);
-        window.writers += 1;
-    }
-
-    /// A writer has written so much, and leaves. Says how many are to write there from now on, where that is another
-    /// number than before.
-    pub(super) fn left(&mut self, now: Tick, target: TargetId, bytes: u64) -> Option<u32> {
+    /// A writer has written so much to a target, for which more waits or does not. Says how many are to write there from
+    /// now on, where that is another number than before.
+    pub(super) fn wrote(&mut self, now: Tick, target: TargetId, bytes: u64, waits: bool) -> Option<u32> {
         let window = self.windows.get_mut(target.0 as usize)?;
-        window.look(now);
-        window.writers = window.writers.saturating_sub(1);
         window.bytes += bytes;
         window.writes += 1;
+        window.short |= !waits;
         let alpha = window.climber.alpha();
         if window.writes < LEAST.max(alpha * WRITES) {
             return None;
         }
-        let took = now.since(window.begin).secs().max(1e-9);
-        let full = window.busy / took >= FULL * f64::from(alpha);
-        let rate = window.bytes as f64 / took;
+        let rate = window.bytes as f64 / now.since(window.begin).secs().max(1e-9);
+        let next = if window.short { alpha } else { window.climber.window(Bytes(rate as u64)) };
         window.begin(now);
-        let next = if full { window.climber.window(Bytes(rate as u64)) } else { alpha };
         (next != alpha).then_some(next)
     }
 }
@@ -229,11 +202,10 @@ mod tests {
             // Whoever begins together ends together: as many writes of 10 bytes as there are writers.
             for _ in 0..4000 {
                 let writers = alpha;
-                (0..writers).for_each(|_| learner.came(now, target));
                 let took = f64::from(writers) * 10.0 / curve.rate(writers);
                 now = now.after(Tick((took * 1e9) as u64));
                 for _ in 0..writers {
-                    alpha = learner.left(now, target, 10).unwrap_or(alpha);
+                    alpha = learner.wrote(now, target, 10, true).unwrap_or(alpha);
                 }
             }
             let found = learner.windows[0].climber.alpha();

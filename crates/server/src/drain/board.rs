@@ -246,7 +246,7 @@ impl Board {
             self.dice =
                 self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let (id, batch) = self.queues.get_mut(&ALL)?.next(Pick::Any(self.dice >> 33))?;
-            return Some(self.begin(now, ALL, id, batch));
+            return Some(self.begin(ALL, id, batch));
         }
         loop {
             let mut given_back = false;
@@ -257,7 +257,7 @@ impl Board {
                 }
                 let next = self.queues.get_mut(&queue).and_then(|drain| drain.next(Pick::Granted(&[target])));
                 if let Some((id, batch)) = next {
-                    return Some(self.begin(now, queue, id, batch));
+                    return Some(self.begin(queue, id, batch));
                 }
                 if self.waiting_at(queue, target).0 == 0 {
                     self.places.give_back(now, (queue, target), Bytes(0));
@@ -274,10 +274,7 @@ impl Board {
         self.gauges.get_mut(target.0 as usize)
     }
 
-    fn begin(&mut self, now: Tick, queue: JobId, id: BatchId, batch: Batch) -> Assignment {
-        if let Some(learner) = &mut self.learner {
-            learner.came(now, batch.target);
-        }
+    fn begin(&mut self, queue: JobId, id: BatchId, batch: Batch) -> Assignment {
         if let Some(gauge) = self.gauge(batch.target) {
             gauge.writers += 1;
         }
@@ -290,7 +287,9 @@ impl Board {
             gauge.writers = gauge.writers.saturating_sub(1);
             gauge.written += bytes;
         }
-        if let Some(alpha) = self.learner.as_mut().and_then(|learner| learner.left(now, target, bytes)) {
+        let waits = self.queued_at(target) > 0;
+        let learner = self.learner.as_mut();
+        if let Some(alpha) = learner.and_then(|learner| learner.wrote(now, target, bytes, waits)) {
             self.places.set_alpha(now, target, alpha);
         }
         let left = self.waiting_at(queue, target);

@@ -154,8 +154,12 @@ fn learnt(rows: &Rows<'_>, bars: &mut Vec<Bar>) {
 fn jobs(rows: &Rows<'_>, bars: &mut Vec<Bar>) {
     let word = rows.pattern.word();
     let fcfs = rows.of(|way| matches!(way, Variant::Drain(way) if way.choice == Choice::Fcfs));
-    let mut ways: Vec<&Variant> = fcfs.iter().map(|row| &row.variant).collect();
-    ways.dedup();
+    let mut ways: Vec<&Variant> = Vec::new();
+    for row in &fcfs {
+        if !ways.contains(&&row.variant) {
+            ways.push(&row.variant);
+        }
+    }
     for to in ways {
         let Variant::Drain(way) = to else { continue };
         let sjf = Variant::Drain(way.but_for_choice());
