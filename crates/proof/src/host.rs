@@ -4,7 +4,7 @@ use crate::meter::Meter;
 use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig, Credential};
 use forebay_model::{Bytes, Job, Member, ServerId};
-use forebay_server::{Config, Medium, Verify};
+use forebay_server::{Config, Medium, Mode, Routing, Verify};
 use forebay_store::Store;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -37,7 +37,16 @@ pub struct Plan {
     pub drain: Drains,
     /// Whether clients of its user write by shared memory.
     pub rings: bool,
+    /// Which writes go past the buffer; by traffic, streams are short and change their way often.
+    pub route: Mode,
 }
+
+const MODES: [(&str, Mode); 4] = [
+    ("buffer", Mode::Buffer),
+    ("traffic", Mode::Traffic),
+    ("overflow", Mode::Overflow),
+    ("direct", Mode::Direct),
+];
 
 /// How a server drains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +90,7 @@ impl Plan {
             before: false,
             drain: Drains::Lazily,
             rings: true,
+            route: Mode::Buffer,
         }
     }
 
@@ -91,7 +101,7 @@ impl Plan {
     }
 
     /// How many words on the command line of the server process are the plan's.
-    pub const WORDS: usize = 11;
+    pub const WORDS: usize = 12;
 
     fn words(&self, store: &Path) -> [String; Plan::WORDS] {
         let millis = |time: Duration| time.as_millis().to_string();
@@ -107,14 +117,27 @@ impl Plan {
             self.before.to_string(),
             self.drain.word(),
             self.rings.to_string(),
+            MODES.iter().find(|(_, mode)| *mode == self.route).expect("all are listed").0.to_owned(),
         ]
     }
 
     /// What the words on the command line of the server process mean.
     #[must_use]
     pub fn from_words(words: &[String]) -> Option<(PathBuf, Plan)> {
-        let [store, capacity, region, medium, session, reservation, handshake, listen, before, drain, rings] =
-            words
+        let [
+            store,
+            capacity,
+            region,
+            medium,
+            session,
+            reservation,
+            handshake,
+            listen,
+            before,
+            drain,
+            rings,
+            route,
+        ] = words
         else {
             return None;
         };
@@ -131,6 +154,7 @@ impl Plan {
             before: before.parse().ok()?,
             drain: Drains::from_word(drain)?,
             rings: rings.parse().ok()?,
+            route: MODES.iter().find(|(word, _)| word == route).map(|&(_, mode)| mode)?,
         };
         Some((PathBuf::from(store), plan))
     }
@@ -151,6 +175,7 @@ impl Plan {
             config.drain.verify = Verify::ReadBack;
         }
         config.shared_memory = self.rings;
+        config.route = Routing { mode: self.route, stream: 3, ..Routing::default() };
         config.times.session = self.session;
         config.times.reservation = self.reservation;
         config.times.handshake = self.handshake;

@@ -2,7 +2,7 @@
 
 use forebay_model::Bytes;
 use forebay_proof::{By, Drains, Driver, Fleet, Host, Plan, Seeded, Step, rounds};
-use forebay_server::Medium;
+use forebay_server::{Medium, Mode};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -13,13 +13,19 @@ fn host(medium: Medium, drain: Drains) -> Host {
     Host::new(PROGRAM, Plan { before: true, drain, ..plan })
 }
 
-fn play(medium: Medium, drain: Drains, part: u64) {
+/// Which way writes go in a life of the server.
+type Routes = &'static [Mode];
+const BUFFERED: Routes = &[Mode::Buffer];
+const EVERY_WAY: Routes = &[Mode::Traffic, Mode::Direct, Mode::Overflow, Mode::Buffer];
+
+fn play(medium: Medium, drain: Drains, routes: Routes, part: u64) {
     let seeded = Seeded::new();
     let mut dice = seeded.dice(part);
     let mut seen = BTreeMap::<String, u64>::new();
     // Few steps in each of several worlds: sooner or later everything has been met.
     for world in rounds(8) {
         let mut host = host(medium, drain);
+        host.plan.route = routes[0];
         let clients = vec![host.client(By::Unix), host.client(By::Tcp)];
         let mut driver = Driver::before(clients, &host.behind(), seeded.dice(part + 1 + world));
         for number in 0..300 {
@@ -29,6 +35,8 @@ fn play(medium: Medium, drain: Drains, part: u64) {
                         true => host.kill(),
                         false => host.stop(),
                     }
+                    // Not with the steps' dice: what is done does not depend on the way it goes.
+                    host.plan.route = routes[(number as usize + world as usize) % routes.len()];
                     host.start();
                     continue;
                 }
@@ -115,25 +123,40 @@ fn random_operations_of_three_servers_before_a_directory_that_fails_match_the_mo
 
 #[test]
 fn random_operations_before_a_directory_match_the_model_in_memory() {
-    play(Medium::Memory, Drains::Lazily, 4000);
+    play(Medium::Memory, Drains::Lazily, BUFFERED, 4000);
 }
 
 #[test]
 fn random_operations_before_a_directory_match_the_model_on_disk() {
-    play(Medium::Disk, Drains::Lazily, 5000);
+    play(Medium::Disk, Drains::Lazily, BUFFERED, 5000);
 }
 
 #[test]
 fn random_operations_while_everything_drains_match_the_model_here_and_behind() {
-    play(Medium::Memory, Drains::Eagerly, 6000);
+    play(Medium::Memory, Drains::Eagerly, BUFFERED, 6000);
 }
 
 #[test]
 fn random_operations_while_everything_drains_match_the_model_on_disk() {
-    play(Medium::Disk, Drains::Eagerly, 7000);
+    play(Medium::Disk, Drains::Eagerly, BUFFERED, 7000);
 }
 
 #[test]
 fn random_operations_before_a_directory_that_fails_match_the_model_here_and_behind() {
-    play(Medium::Memory, Drains::WithFaults, 8000);
+    play(Medium::Memory, Drains::WithFaults, BUFFERED, 8000);
+}
+
+#[test]
+fn random_operations_on_every_way_match_the_model_in_memory() {
+    play(Medium::Memory, Drains::Lazily, EVERY_WAY, 9000);
+}
+
+#[test]
+fn random_operations_on_every_way_while_everything_drains_match_the_model_on_disk() {
+    play(Medium::Disk, Drains::Eagerly, EVERY_WAY, 10_000);
+}
+
+#[test]
+fn random_operations_on_every_way_to_a_directory_that_fails_match_the_model_here_and_behind() {
+    play(Medium::Memory, Drains::WithFaults, EVERY_WAY, 11_000);
 }

@@ -2,6 +2,7 @@
 
 use crate::drain::Draining;
 use crate::human;
+use crate::route::Routing;
 use forebay_model::{Bytes, Error, ErrorKind, Homes, Member, Members, Result, ServerId};
 use forebay_policy::OPERATION;
 use forebay_policy::share::{Discipline, Policy, Trust};
@@ -81,6 +82,8 @@ pub struct Config {
     pub trust: Belief,
     /// How data leaves for the back end.
     pub drain: Draining,
+    /// Which writes go past the buffer.
+    pub route: Routing,
     /// How much is allowed.
     pub limits: Limits,
     /// How long things may take.
@@ -190,6 +193,7 @@ impl Default for Config {
             lambda: Duration::from_millis(500),
             trust: Belief::default(),
             drain: Draining::default(),
+            route: Routing::default(),
             limits: Limits::default(),
             times: Times::default(),
         }
@@ -331,6 +335,7 @@ impl Config {
         ];
         self.check_sharing()?;
         self.drain.check()?;
+        self.route.check()?;
         self.members()?;
         match spans.iter().find(|(_, span)| span.is_zero()) {
             Some((name, _)) => {

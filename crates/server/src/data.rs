@@ -17,8 +17,9 @@ use crate::service::Caller;
 use crate::several::{Stop, Undone, Writer};
 use crate::turns::Turn;
 use crate::union::Part;
-use forebay_model::{Access, Error, ErrorKind, Layout, Result};
+use forebay_model::{Access, Error, ErrorKind, Layout, Result, Span};
 use forebay_policy::Cost;
+use forebay_policy::route::Route;
 use forebay_store::{Filled, Grant, Piece, Place};
 use forebay_wire::{At, Header, MAX_PAYLOAD, PeerRequest, Reply, Request, Token};
 use std::collections::VecDeque;
@@ -119,17 +120,83 @@ impl Connection {
         {
             return self.append(caller, token, &layout, &hold, payload).await;
         }
-        self.shed_set_id(caller, &hold).await?;
-        self.flush_first(len).await?;
-        self.first_byte(payload).await?;
-        let slice = len.min(self.service.turns.slice());
-        let turn = self.turn(self.service.turns.price(slice)).await?;
-        let mut pace = self.pace(turn, slice, payload);
-        let parts = self.receive(token, payload, &mut pace).await?;
+        let span = offset.and_then(|offset| Span::at(offset, u64::from(len)));
+        if let Some(span) = span.filter(|&span| self.service.way(token.file, Some(span)) == Route::Direct) {
+            return self.write_past(caller, token, span, &hold, payload).await;
+        }
+        let mut first = None;
+        if let Some(span) = span.filter(|_| self.service.ways.bypass()) {
+            let reserve = || self.service.store.data().reserve(token.uid, token.file, len);
+            match tokio::task::block_in_place(reserve) {
+                Ok(grant) => first = Some(grant),
+                Err(error) if error.kind() != ErrorKind::NoSpace => return Err(error.into()),
+                Err(_) if self.service.may_fly(token.file, span) => {
+                    return self.write_past(caller, token, span, &hold, payload).await;
+                }
+                Err(_) => {}
+            }
+        }
+        let mut pace = self.begin(caller, &hold, payload).await?;
+        let parts = self.receive(token, payload, &mut pace, first).await?;
         let done = {
             let _pass = caller.fence.pass()?;
             self.service.store.data().commit(token.file, place, parts, self.job.id())?
         };
+        Ok(Some(Reply::Written { offset: done.offset }))
+    }
+
+    /// The first turn of a payload, which has begun to come.
+    async fn begin(&mut self, caller: &Caller, hold: &Hold, payload: &mut Payload) -> Result<Pace, Failure> {
+        self.shed_set_id(caller, hold).await?;
+        self.flush_first(payload.left).await?;
+        self.first_byte(payload).await?;
+        let slice = payload.left.min(self.service.turns.slice());
+        let turn = self.turn(self.service.turns.price(slice)).await?;
+        Ok(self.pace(turn, slice, payload))
+    }
+
+    /// Takes a payload past the buffer. What cannot go there is buffered after all.
+    async fn write_past(
+        &mut self,
+        caller: &Caller,
+        token: &Token,
+        span: Span,
+        hold: &Hold,
+        payload: &mut Payload,
+    ) -> Result<Option<Reply>, Failure> {
+        let service = self.service.clone();
+        let _room = service.ways.room(payload.left).await?;
+        let mut pace = self.begin(caller, hold, payload).await?;
+        let mut bytes = vec![0; payload.left as usize];
+        self.fill(&mut bytes, payload, &mut pace).await?;
+        drop(pace);
+        let bytes = Arc::new(bytes);
+        let (offset, data) = (span.start, service.store.data());
+        if let Some(flown) = service.fly(token.file, span, bytes.clone()).await {
+            let _pass = caller.fence.pass()?;
+            match flown.count(data) {
+                Ok(true) => {
+                    self.job.passed(span.len());
+                    service.ways.passed(span.len());
+                    return Ok(Some(Reply::Written { offset }));
+                }
+                Ok(false) => {}
+                Err(error) if error.kind() == ErrorKind::NoSpace => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mut parts = Vec::with_capacity(1);
+        let mut left = bytes.as_slice();
+        while !left.is_empty() {
+            let len = u32::try_from(left.len()).expect("a payload has few MiB");
+            let mut grant = self.reserve(token, len, None).await?;
+            let (now, later) = left.split_at(left.len().min(grant.len() as usize));
+            grant.as_mut_slice()[..now.len()].copy_from_slice(now);
+            parts.push(Filled { grant, len: now.len() as u32, crc: crc32c::crc32c(now) });
+            left = later;
+        }
+        let _pass = caller.fence.pass()?;
+        let done = data.commit(token.file, Place::At(offset), parts, self.job.id())?;
         Ok(Some(Reply::Written { offset: done.offset }))
     }
 
@@ -146,12 +213,7 @@ impl Connection {
         let len = payload.left;
         let room = service.appends.acquire_many(len.div_ceil(1 << 10)).await;
         let _room = room.map_err(|_| Error::from(ErrorKind::Busy))?;
-        self.shed_set_id(caller, hold).await?;
-        self.flush_first(len).await?;
-        self.first_byte(payload).await?;
-        let slice = len.min(service.turns.slice());
-        let turn = self.turn(service.turns.price(slice)).await?;
-        let mut pace = self.pace(turn, slice, payload);
+        let mut pace = self.begin(caller, hold, payload).await?;
         let mut bytes = vec![0; len as usize];
         self.fill(&mut bytes, payload, &mut pace).await?;
         drop(pace);
@@ -172,10 +234,14 @@ impl Connection {
         token: &Token,
         payload: &mut Payload,
         pace: &mut Pace,
+        mut first: Option<Grant>,
     ) -> Result<Vec<Filled>, Failure> {
         let mut parts = Vec::with_capacity(1);
         while payload.left > 0 {
-            let mut grant = self.reserve(token, payload.left, pace).await?;
+            let mut grant = match first.take() {
+                Some(grant) => grant,
+                None => self.reserve(token, payload.left, Some(pace)).await?,
+            };
             let len = grant.len().min(payload.left);
             let crc = self.fill(&mut grant.as_mut_slice()[..len as usize], payload, pace).await?;
             parts.push(Filled { grant, len, crc });
@@ -206,6 +272,7 @@ impl Connection {
             payload.left -= moved;
             pace.moved(moved);
             self.job.wrote(u64::from(moved));
+            self.service.ways.came(u64::from(moved));
         }
         Ok(crc)
     }
@@ -233,17 +300,26 @@ impl Connection {
 
     /// Space for a payload, or for the first part of it. A full buffer is waited for, without the turn, as long as the
     /// drain makes room.
-    async fn reserve(&self, token: &Token, len: u32, pace: &mut Pace) -> Result<Grant> {
+    async fn reserve(&self, token: &Token, len: u32, mut pace: Option<&mut Pace>) -> Result<Grant> {
         let data = self.service.store.data();
         if let Some(grant) = data.try_reserve(token.uid, token.file, len) {
             return Ok(grant);
         }
-        let mut room = None;
+        let mut room: Option<Room<'_>> = None;
+        let mut full = Error::from(ErrorKind::NoSpace);
         loop {
-            let full = match tokio::task::block_in_place(|| data.reserve(token.uid, token.file, len)) {
-                Err(error) if error.kind() == ErrorKind::NoSpace => error,
-                done => return done,
-            };
+            // What there is goes to the job that is due it, not to the quickest.
+            if room.as_ref().is_none_or(Room::is_next) {
+                match tokio::task::block_in_place(|| data.reserve(token.uid, token.file, len)) {
+                    Err(error) if error.kind() == ErrorKind::NoSpace => full = error,
+                    done => {
+                        if let (Some(room), Ok(grant)) = (&room, &done) {
+                            room.got(&self.service, grant.len().min(len));
+                        }
+                        return done;
+                    }
+                }
+            }
             let Some(engine) = &self.service.drain else { return Err(full) };
             if *self.service.stopping().borrow() {
                 return Err(Error::new(
@@ -251,8 +327,10 @@ impl Connection {
                     "the buffer is full, and the server ends: come again",
                 ));
             }
-            pace.rest();
-            room.get_or_insert_with(|| Room::wanted(engine)).wait(full).await?;
+            if let Some(pace) = &mut pace {
+                pace.rest();
+            }
+            room.get_or_insert_with(|| Room::wanted(engine, self.job.id())).wait(&full).await?;
         }
     }
 

@@ -128,6 +128,7 @@ mod tests {
             id: job.id(),
             job,
             written,
+            direct: 0,
             read,
             requests: 0,
             seen: Stamp(0),

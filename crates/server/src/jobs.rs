@@ -38,6 +38,8 @@ struct Shared {
 struct Counts {
     described: Mutex<Described>,
     written: AtomicU64,
+    /// Of that, what went past the buffer.
+    direct: AtomicU64,
     read: AtomicU64,
     requests: AtomicU64,
     seen: AtomicU64,
@@ -134,6 +136,12 @@ impl Jobs {
         jobs
     }
 
+    /// Those of these jobs that are known.
+    pub(crate) fn some(&self, ids: &[JobId]) -> Vec<Job> {
+        let table = self.shared.lock();
+        ids.iter().filter_map(|id| Some(table.get(id)?.described().job.clone())).collect()
+    }
+
     /// The priority of a job, as far as it is known.
     pub(crate) fn priority(&self, job: JobId) -> u32 {
         self.shared.lock().get(&job).map_or(0, |counts| counts.described().job.priority)
@@ -179,6 +187,7 @@ impl Counts {
         Counts {
             described: Mutex::new(Described { job: job.clone(), vouched: false }),
             written: AtomicU64::new(0),
+            direct: AtomicU64::new(0),
             read: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             seen: AtomicU64::new(0),
@@ -212,6 +221,7 @@ impl Counts {
             id,
             job: self.described().job.clone(),
             written: self.written.load(Ordering::Relaxed),
+            direct: self.direct.load(Ordering::Relaxed),
             read: self.read.load(Ordering::Relaxed),
             requests: self.requests.load(Ordering::Relaxed),
             seen: Stamp(self.seen.load(Ordering::Relaxed)),
@@ -288,6 +298,11 @@ impl Membership {
     /// Counts bytes that came.
     pub(crate) fn wrote(&self, bytes: u64) {
         self.counts.written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that went past the buffer.
+    pub(crate) fn passed(&self, bytes: u64) {
+        self.counts.direct.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Counts bytes that went.

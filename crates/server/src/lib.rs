@@ -36,6 +36,7 @@ mod opens;
 mod pace;
 mod peer;
 mod people;
+mod route;
 mod rows;
 mod run;
 mod service;
@@ -49,8 +50,9 @@ mod union;
 mod virtual_time;
 
 pub use config::{Belief, Config, Limits, Medium, Times, beside};
-pub use drain::{Draining, Hours, Verify};
+pub use drain::{Alpha, Draining, Hours, Verify};
 pub use human::parse_rate;
 pub use members::{Fixed, Membership};
+pub use route::{Full, Mode, Pipeline, Routing, Share};
 pub use run::{Addresses, Running, Server, Stopper};
 pub use several::forgive;

@@ -33,11 +33,14 @@ pub(crate) async fn serve(
 ) -> Answer {
     // What is written without asking would pass a modelled device by.
     let modelled = service.turns.rules().device.is_some();
-    if !(service.config.shared_memory && caller.local && caller.privileged) || modelled {
+    // And it could not go past the buffer.
+    let routed = service.ways.are_open();
+    if !(service.config.shared_memory && caller.local && caller.privileged) || modelled || routed {
         let text = "shared memory is for programs of the service's own user on its machine, if it is on";
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     service.demand_joined()?;
+    let counting = service;
     let (service, caller, job_id) = (service.clone(), caller.clone(), job.id());
     let (price, bytes) = match *request {
         Request::Slab { ring, least, .. } => {
@@ -66,6 +69,7 @@ pub(crate) async fn serve(
     };
     turn.spare(u64::from(bytes - granted.min(bytes)));
     job.wrote(u64::from(granted));
+    counting.ways.came(u64::from(granted));
     answer
 }
 

@@ -10,6 +10,7 @@ use crate::jobs::Jobs;
 use crate::key::{self, KeyHolder};
 use crate::members::Membership;
 use crate::opens::{Afterwards, Opens};
+use crate::route::Ways;
 use crate::rows::Rows;
 use crate::session::{Session, Sessions};
 use crate::several::{self, Afar, Book, Helps, Joining, Leases, Lines, is_afar};
@@ -41,6 +42,8 @@ pub(crate) struct Service {
     pub(crate) union: Option<Arc<Union>>,
     /// What brings data there.
     pub(crate) drain: Option<Engine>,
+    /// What goes past the buffer.
+    pub(crate) ways: Ways,
     pub(crate) members: Box<dyn Membership>,
     pub(crate) turns: Arc<Turns>,
     pub(crate) circle: Circle,
@@ -129,8 +132,10 @@ impl Service {
         let now = store.data().now();
         let (standing, policy, set) = Standing::open(store.meta().clone(), &config.policy, now)?;
         let turns = Turns::new(rules(&config, policy, &key::random()?));
+        let targets = union.as_ref().map_or(0, |union| union.ask(|backend| backend.targets().len()));
         let mut service = Service {
             drain: None,
+            ways: Ways::new(config.route, targets)?,
             seal: if alone { seal(&store)? } else { key.key.for_tokens() },
             key,
             union,
@@ -166,9 +171,10 @@ impl Service {
             config,
         };
         service.resume_behind()?;
-        let Config { drain, server, .. } = service.config;
+        let Config { drain, server, .. } = &service.config;
         let servers = list.all().iter().map(|member| member.server).collect();
-        service.drain = service.union.as_ref().map(|union| Engine::new(drain, server, servers, union));
+        let engine = |union: &Arc<Union>| Engine::new(drain.clone(), *server, servers, union);
+        service.drain = service.union.as_ref().map(engine).transpose()?;
         Ok(service)
     }
 

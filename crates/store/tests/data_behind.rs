@@ -24,7 +24,8 @@ fn plan(world: &World) -> String {
     pieces.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// One step: `found 100`, `write 10+20`, `cut 30`, `grow 50`, `punch 5+10`, `release 0+100`, `settle`, `restart`.
+/// One step: `found 100`, `write 10+20`, `past 10+20`, `cut 30`, `grow 50`, `punch 5+10`, `release 0+100`, `settle`,
+/// `restart`.
 fn step(world: World, step: &str) -> World {
     let (verb, rest) = step.split_once(' ').unwrap_or((step, "0"));
     let (start, len) = rest.split_once('+').unwrap_or((rest, "0"));
@@ -33,6 +34,7 @@ fn step(world: World, step: &str) -> World {
     match verb {
         "found" => world.find(FILE, &vec![7; start as usize]),
         "write" => drop(world.write(FILE, Place::At(start), &vec![8; len as usize], ALICE).unwrap()),
+        "past" => world.data.past(FILE, span).unwrap(),
         "cut" => world.data.truncate(FILE, start, Batch::default()).unwrap(),
         "grow" => world.data.extend(FILE, start).unwrap(),
         "punch" => world.data.punch(FILE, span, Batch::default()).unwrap(),
@@ -81,6 +83,44 @@ fn released_bytes_are_behind_and_newer_ones_stay() {
     check("write 0+100; release 0+100; cut 10; grow 100", "b10 z90");
     check("write 0+100; punch 20+10; release 0+100", "b20 z10 b70");
     check("found 100; write 10+10; release 0+15; punch 12+2", "b12 z2 b1 d5 b80");
+}
+
+#[test]
+fn bytes_that_went_past_the_buffer_are_behind_and_others_stay_over_them() {
+    check("past 0+10", "b10");
+    check("past 0+10; past 10+10; past 20+10", "b30");
+    check("past 20+10; past 0+10; past 10+10; settle", "b30");
+    check("past 50+10", "z50 b10");
+    check("past 0+10; write 10+5; past 20+5", "b10 d5 z5 b5");
+    check("write 10+10; past 0+30", "b10 d10 b10");
+    check("write 10+10; cut 0; past 0+15; settle", "b15");
+    check("past 0+20; cut 10; past 15+5", "b10 z5 b5");
+    check("past 0+20; punch 5+5; past 5+3; past 20+4", "b8 z2 b14");
+    check("found 20; write 5+5; past 20+10", "b5 d5 b20");
+    check("past 0+20; write 5+5; past 20+10; cut 7; grow 10", "b5 d2 z3");
+}
+
+#[test]
+fn only_what_nobody_wrote_is_blank() {
+    let world = "found 10; write 20+10; past 40+10; write 60+10; punch 62+2"
+        .split("; ")
+        .fold(World::new(SMALL), step);
+    for (from, to, blank) in [
+        (0, 1, false),
+        (10, 20, true),
+        (10, 21, false),
+        (30, 40, true),
+        (30, 41, false),
+        (62, 64, true),
+        (61, 64, false),
+        (70, 1000, true),
+        (0, u64::MAX, false),
+    ] {
+        assert_eq!(world.data.is_blank(FILE, Span::new(from, to)), Ok(blank), "{from}..{to}");
+    }
+    assert_eq!(world.data.past(FILE, Span::new(1 << 62, u64::MAX)).unwrap_err().kind(), ErrorKind::TooLarge);
+    world.data.delete(FILE, Batch::default()).unwrap();
+    assert_eq!(plan(&world), "", "a file that was removed");
 }
 
 #[test]

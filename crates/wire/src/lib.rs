@@ -33,6 +33,6 @@ pub use peer::{
 pub use rings::{MapAt, MapGrant, MapPiece, RingGrant, SlabGrant};
 pub use seal::{Key, client_proof, same_proof, server_proof};
 pub use status::{
-    Exchange, JobState, JobStatus, PeerStatus, RecoverySummary, RegionCounts, Sample, Sharing, Standing,
-    Status,
+    Exchange, JobState, JobStatus, PeerStatus, RecoverySummary, RegionCounts, RouteStatus, Sample, Sharing,
+    Standing, Status,
 };

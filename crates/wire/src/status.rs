@@ -109,6 +109,8 @@ pub struct Status {
     pub jobs: Vec<JobStatus>,
     /// What leaves for the back end, where there is one.
     pub drain: Option<DrainStatus>,
+    /// What was buffered and what went past the buffer, where there is a back end.
+    pub route: Option<RouteStatus>,
 }
 
 /// A server's place in its service, as it sees it.
@@ -165,6 +167,8 @@ pub struct JobStatus {
     pub job: Job,
     /// Bytes written.
     pub written: u64,
+    /// Of these, bytes that went past the buffer.
+    pub direct: u64,
     /// Bytes read.
     pub read: u64,
     /// Requests of every kind.
@@ -185,6 +189,25 @@ pub struct JobStatus {
     pub share: u32,
     /// Bytes it moved in the last full second.
     pub recent: u64,
+}
+
+/// What was buffered and what went past the buffer, since the server started.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RouteStatus {
+    /// Which writes are buffered.
+    pub mode: String,
+    /// Whether data leaves while more comes.
+    pub pipeline: bool,
+    /// Whether a write that finds no room goes past the buffer; otherwise it waits.
+    pub bypass: bool,
+    /// Bytes that were buffered.
+    pub buffered: u64,
+    /// Bytes that went past the buffer.
+    pub direct: u64,
+    /// How often a writer waited for room.
+    pub waits: u64,
+    /// For how many nanoseconds, all together.
+    pub waited: u64,
 }
 
 /// Whether a job works.

@@ -5,17 +5,23 @@
 //! scenario   what a file says
 //! stage      servers in a temporary directory
 //! run        jobs come and go, and what they are served is noted every 100 ms
+//! route      what it is worth to buffer only what disks do not like
 //! glimpse    what goes on just now
 //! measure    what the notes mean: shares, variation, time to fairness
 //! report     a table, JSON, a picture
 //! worker     one process of a job
+//! drain      what the order of a drain is worth
+//! place      what placement is worth
 //! ```
 
+mod drain;
 mod glimpse;
 mod io;
+mod lot;
 mod measure;
 mod place;
 mod report;
+mod route;
 mod run;
 mod scenario;
 mod stage;
@@ -25,11 +31,13 @@ use crate::failure::{Failure, Outcome};
 use crate::view::SharedReport;
 use crate::{output, signals};
 use clap::{Args, Subcommand};
+pub(crate) use drain::drained;
 use forebay_policy::share::Discipline;
 pub(crate) use glimpse::Glimpse;
 pub(crate) use io::{Far, Places, Steps};
 use measure::measure;
 use report::{Report, Reports};
+pub(crate) use route::two_jobs;
 use run::{Record, Run};
 use scenario::Scenario;
 use std::path::{Path, PathBuf};
@@ -65,6 +73,10 @@ pub(crate) enum Bench {
     Io(io::Io),
     /// Compare placements of files over targets in a model of routers, servers and targets that are shared
     Place(place::Place),
+    /// Compare what to buffer and what to send on, with real servers before modelled disks
+    Route(route::Route),
+    /// Compare direct writes and orders of draining, with real servers and bytes on modelled targets
+    Drain(drain::Drain),
 }
 
 #[derive(Args)]
@@ -86,6 +98,8 @@ impl Bench {
             Bench::Share(share) => share.run(),
             Bench::Io(io) => io.run(),
             Bench::Place(place) => place.run(),
+            Bench::Route(route) => route.run(),
+            Bench::Drain(drain) => drain.run(),
         }
     }
 }

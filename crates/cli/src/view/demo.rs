@@ -45,6 +45,42 @@ pub(crate) struct SharedReport {
     pub(crate) due: f64,
 }
 
+/// A job that wrote before a disk, and what became of what it wrote.
+#[derive(Serialize)]
+pub(crate) struct RoutedReport {
+    pub(crate) label: &'static str,
+    pub(crate) written: u64,
+    pub(crate) buffered: u64,
+    /// What went past the buffer.
+    pub(crate) direct: u64,
+}
+
+impl fmt::Display for RoutedReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RoutedReport { label, written, buffered, direct } = self;
+        let part = |bytes: &u64| human::percent(*bytes, *written);
+        write!(
+            f,
+            "{label}: {} written, {} buffered, {} direct",
+            human::size(*written),
+            part(buffered),
+            part(direct)
+        )
+    }
+}
+
+/// One order in which the data of several jobs left for modelled targets.
+#[derive(Serialize)]
+pub(crate) struct DrainedReport {
+    pub(crate) order: String,
+    /// Bytes a second.
+    pub(crate) bandwidth: f64,
+    /// As a part of what the targets can take at best.
+    pub(crate) of_best: f64,
+    /// Seconds until each job was out, the smallest first.
+    pub(crate) jobs: Vec<f64>,
+}
+
 /// The whole demo.
 #[derive(Serialize)]
 pub(crate) struct DemoReport {
@@ -56,6 +92,10 @@ pub(crate) struct DemoReport {
     pub(crate) crash: Option<Crash>,
     /// Two jobs that shared a modelled device by policy.
     pub(crate) sharing: Vec<SharedReport>,
+    /// A sequential and a random job before a modelled disk.
+    pub(crate) routing: Vec<RoutedReport>,
+    /// The same data drained in one order and another.
+    pub(crate) draining: Vec<DrainedReport>,
 }
 
 impl DemoReport {
@@ -141,6 +181,19 @@ impl fmt::Display for DemoReport {
                 human::size(job.throughput as u64),
                 job.share * 100.0,
                 job.due * 100.0
+            )?;
+        }
+        for job in &self.routing {
+            writeln!(f, "  routing    {job}")?;
+        }
+        for DrainedReport { order, bandwidth, of_best, jobs } in &self.draining {
+            let jobs: Vec<String> = jobs.iter().map(|&time| seconds(time)).collect();
+            writeln!(
+                f,
+                "  draining   {order}: {}/s, {:.0} % of what the targets can take; small, middle and large job out after {}",
+                human::size(*bandwidth as u64),
+                of_best * 100.0,
+                jobs.join(", ")
             )?;
         }
         match self.verdict() {

@@ -1,5 +1,6 @@
 //! The jobs that share a service.
 
+use super::route::amplification;
 use super::table;
 use crate::human;
 use forebay_wire::JobState;
@@ -28,6 +29,10 @@ struct Job {
     /// Bytes a second, in the last full second.
     throughput: u64,
     written: u64,
+    /// Of that, what went past the buffer.
+    direct: u64,
+    /// Bytes buffered for each byte written.
+    write_amplification: f64,
     read: u64,
     operations: u64,
     waiting: u32,
@@ -55,6 +60,8 @@ impl JobTable {
             share: f64::from(seen.share) / 1e6,
             throughput: seen.recent,
             written: seen.written,
+            direct: seen.direct,
+            write_amplification: amplification(seen.written.saturating_sub(seen.direct), seen.written),
             read: seen.read,
             operations: seen.operations,
             waiting: seen.waiting,

@@ -8,6 +8,7 @@ mod jobs;
 mod lost;
 mod people;
 mod place;
+mod route;
 mod run;
 mod service;
 mod shares;
@@ -18,7 +19,7 @@ mod table;
 mod transfer;
 
 pub(crate) use bytes::lossy;
-pub(crate) use demo::{Crash, DemoReport, JobReport, SharedReport};
+pub(crate) use demo::{Crash, DemoReport, DrainedReport, JobReport, RoutedReport, SharedReport};
 pub(crate) use drain::DrainState;
 pub(crate) use entry::{Entries, Entry, Facts, Sum, Sums};
 pub(crate) use jobs::JobTable;

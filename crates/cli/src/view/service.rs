@@ -1,6 +1,7 @@
 //! The service as a whole: status and usage.
 
 use super::drain::Draining;
+use super::route::{Routed, amplification};
 use super::started::recovered;
 use super::{LostList, table};
 use crate::human;
@@ -67,6 +68,8 @@ pub(crate) struct Status {
     jobs: Vec<Job>,
     #[serde(skip_serializing_if = "Option::is_none")]
     drain: Option<Draining>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    route: Option<Routed>,
 }
 
 /// What all servers of a service are doing.
@@ -120,6 +123,10 @@ struct Job {
     nodes: u32,
     priority: u32,
     written: u64,
+    /// Of that, what went past the buffer.
+    direct: u64,
+    /// Bytes buffered for each byte written.
+    write_amplification: f64,
     read: u64,
     requests: u64,
     connections: u32,
@@ -134,6 +141,8 @@ impl Status {
             nodes: seen.job.nodes,
             priority: seen.job.priority,
             written: seen.written,
+            direct: seen.direct,
+            write_amplification: amplification(seen.written.saturating_sub(seen.direct), seen.written),
             read: seen.read,
             requests: seen.requests,
             connections: seen.connections,
@@ -159,6 +168,7 @@ impl Status {
             lost,
             jobs: jobs.collect(),
             drain: status.drain.clone().map(Draining::from),
+            route: status.route.clone().map(Routed::from),
         }
     }
 }
@@ -204,6 +214,9 @@ impl fmt::Display for Status {
             write!(f, "\n  DAMAGE    {sentence}")?;
         }
         write!(f, "{}", self.lost)?;
+        if let Some(route) = &self.route {
+            write!(f, "\n{route}")?;
+        }
         if let Some(drain) = &self.drain {
             write!(f, "\n{drain}")?;
         }
@@ -216,7 +229,8 @@ impl Status {
         if self.jobs.is_empty() {
             return Ok(());
         }
-        let head = ["job", "user", "group", "nodes", "written", "read", "requests", "connections"];
+        let head =
+            ["job", "user", "group", "nodes", "written", "buffered", "read", "requests", "connections"];
         let mut rows = vec![head.map(str::to_owned)];
         rows.extend(self.jobs.iter().map(|job| {
             [
@@ -225,6 +239,7 @@ impl Status {
                 job.group.clone(),
                 job.nodes.to_string(),
                 human::size(job.written),
+                format!("{:.0} %", job.write_amplification * 100.0),
                 human::size(job.read),
                 human::count(job.requests),
                 job.connections.to_string(),
@@ -232,6 +247,6 @@ impl Status {
         }));
         writeln!(f)?;
         writeln!(f)?;
-        table(f, "lllrrrrr", 2, &rows)
+        table(f, "lllrrrrrr", 2, &rows)
     }
 }

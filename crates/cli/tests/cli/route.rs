@@ -90,3 +90,35 @@ fn what_is_wrong_with_a_trace_is_named_by_its_line() {
     world.run(&["route", "none.csv"]).failed(1, &["none.csv"]);
     world.run(&["route", "."]).failed(1, &["read"]);
 }
+
+#[test]
+fn a_small_scenario_is_run_with_real_servers() {
+    let world = World::empty();
+    let text = "title = 'small'\nlink = '1GB/s'\nrequest = '16KiB'\nslower = 0.01\nwriters = [2]\ncapacity = [200]\n\
+                ways = ['direct', 'buffer', 'traffic', 'traffic-no-pipeline', 'overflow', 'buffer-pipeline']\nqueue = [8]\n\
+                [[burst]]\npattern = 'segmented-contiguous'\nbytes = '2MiB'\n\
+                [[burst]]\npattern = 'segmented-random'\nbytes = '2MiB'\n";
+    world.write("small.toml", text);
+    let report = world.json(&["bench", "route", "small.toml", "--json", "--out", "pictures"]);
+    assert!(world.path("pictures/small.svg").exists());
+    let runs = report["runs"].as_array().expect("runs");
+    let found: Vec<(&str, f64)> =
+        runs.iter().map(|run| (run["way"].as_str().unwrap(), run["buffered"].as_f64().unwrap())).collect();
+    assert_eq!(found.len(), 6, "{report}");
+    for (way, least, most) in [
+        ("direct", 0.0, 0.2),
+        ("buffer", 1.0, 1.0),
+        ("buffer-pipeline", 1.0, 1.0),
+        ("traffic", 0.3, 0.5),
+        ("traffic-no-pipeline", 0.3, 0.5),
+    ] {
+        let (_, buffered) = found.iter().find(|(name, _)| *name == way).expect(way);
+        assert!((least..=most).contains(buffered), "{way}: {buffered} in {report}");
+    }
+    for run in runs {
+        assert!(run["throughput"].as_f64() > Some(0.0), "{run}");
+    }
+    let complaint = world.run(&["bench", "route", "nothing.toml"]);
+    assert_ne!(complaint.code, 0);
+    assert!(complaint.err.contains("nothing.toml"), "{}", complaint.err);
+}

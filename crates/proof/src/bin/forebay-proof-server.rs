@@ -5,7 +5,7 @@
 
 use forebay_backend::{Dir, Fault, Faulty};
 use forebay_proof::{Drains, Plan, Seat};
-use forebay_server::Server;
+use forebay_server::{Mode, Server};
 use std::io::Read;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,9 +28,8 @@ fn main() -> ExitCode {
         seat.apply(&mut config);
     }
     let started = match (config.backend.as_deref().and_then(|name| name.strip_prefix("dir:")), plan.drain) {
-        (Some(dir), Drains::WithFaults) => {
-            Dir::open(dir).and_then(|dir| Server::start_before(config.clone(), Arc::new(failing(dir))))
-        }
+        (Some(dir), Drains::WithFaults) => Dir::open(dir)
+            .and_then(|dir| Server::start_before(config.clone(), Arc::new(failing(dir, plan.route)))),
         _ => Server::start(config),
     };
     let running = match started {
@@ -56,12 +55,14 @@ fn main() -> ExitCode {
 }
 
 /// A back end that fails one in several of the calls that only the drain makes, before or after it has done them.
-fn failing(backend: Dir) -> Faulty<Dir> {
-    const CALLS: [&str; 7] = ["create", "layout", "open_to_write", "set_attr", "symlink", "sync", "write"];
+fn failing(backend: Dir, route: Mode) -> Faulty<Dir> {
+    const CALLS: [&str; 7] = ["create", "layout", "open_to_write", "set_attr", "symlink", "write", "sync"];
+    // What went past the buffer and cannot be synced is told to whoever syncs, for ever.
+    let failing = if route == Mode::Buffer { &CALLS[..] } else { &CALLS[..6] };
     let calls = AtomicU64::new(0);
     Faulty::new(backend, move |call| {
         let number = calls.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
-        let fails = CALLS.contains(&call) && number.is_multiple_of(7);
+        let fails = failing.contains(&call) && number.is_multiple_of(7);
         fails.then_some(if number.is_multiple_of(2) { Fault::Before } else { Fault::After })
     })
 }

@@ -10,6 +10,8 @@ const WINDOW: Duration = Duration::from_secs(1);
 pub(super) struct Gauge {
     pub(super) written: u64,
     pub(super) writers: u32,
+    /// The drain has work here, and a writer past the buffer took the place: since when it is its turn.
+    pub(super) passed: Option<Instant>,
     since: Instant,
     before: u64,
     rate: u64,
@@ -17,7 +19,7 @@ pub(super) struct Gauge {
 
 impl Gauge {
     pub(super) fn new(now: Instant) -> Gauge {
-        Gauge { written: 0, writers: 0, since: now, before: 0, rate: 0 }
+        Gauge { written: 0, writers: 0, passed: None, since: now, before: 0, rate: 0 }
     }
 
     /// Bytes a second, lately.

@@ -1,7 +1,8 @@
 //! Writers that meet a full buffer wait until the drain has made room.
 
 use super::Engine;
-use forebay_model::{Error, ErrorKind};
+use crate::service::Service;
+use forebay_model::{Error, ErrorKind, JobId};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -13,22 +14,42 @@ const GLANCE: Duration = Duration::from_millis(50);
 /// A writer that waits for room.
 pub(crate) struct Room<'a> {
     engine: &'a Engine,
+    job: JobId,
     begin: Instant,
     freed: u64,
     since: Instant,
 }
 
 impl<'a> Room<'a> {
-    pub(crate) fn wanted(engine: &'a Engine) -> Room<'a> {
+    pub(crate) fn wanted(engine: &'a Engine, job: JobId) -> Room<'a> {
+        engine.line.stand(job);
         engine.rooms.fetch_add(1, Ordering::Relaxed);
+        if engine.waits.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                "the buffer is full: writers wait for the drain (told once; `forebay status` counts them)"
+            );
+        }
         engine.bell.notify_all();
         let now = Instant::now();
-        Room { engine, begin: now, freed: engine.freed.load(Ordering::Relaxed), since: now }
+        Room { engine, job, begin: now, freed: engine.freed.load(Ordering::Relaxed), since: now }
+    }
+
+    /// Whether it is this writer's job that is due what room there is.
+    pub(crate) fn is_next(&self) -> bool {
+        self.engine.line.is_next(self.job)
+    }
+
+    /// It got so much.
+    pub(crate) fn got(&self, service: &Service, bytes: u32) {
+        let share = service.due_among(self.job, &self.engine.line.waiting());
+        self.engine.line.got(self.job, bytes, share);
+        // It is somebody else's turn.
+        self.engine.room.notify_waiters();
     }
 
     /// Waits for a moment in which there may be room. Fails when it has waited for too long: with *busy* if the drain goes
     /// on, and with what was said of the full buffer if it does not.
-    pub(crate) async fn wait(&mut self, full: Error) -> Result<(), Error> {
+    pub(crate) async fn wait(&mut self, full: &Error) -> Result<(), Error> {
         // Whoever is told to come again asks again: then the drain has had its time.
         let _ = tokio::time::timeout(GLANCE, self.engine.room.notified()).await;
         let freed = self.engine.freed.load(Ordering::Relaxed);
@@ -37,8 +58,8 @@ impl<'a> Room<'a> {
         }
         if self.since.elapsed() > self.engine.settings.patience {
             return Err(match self.engine.trouble() {
-                Some(why) => full.within(format!("the back end takes nothing ({why})")),
-                None => full,
+                Some(why) => full.clone().within(format!("the back end takes nothing ({why})")),
+                None => full.clone(),
             });
         }
         if self.begin.elapsed() > LONGEST {
@@ -49,8 +70,18 @@ impl<'a> Room<'a> {
     }
 }
 
+impl Engine {
+    /// How often writers waited for room, and for how many nanoseconds altogether.
+    pub(crate) fn waits(&self) -> (u64, u64) {
+        (self.waits.load(Ordering::Relaxed), self.waited.load(Ordering::Relaxed))
+    }
+}
+
 impl Drop for Room<'_> {
     fn drop(&mut self) {
+        self.engine.line.leave(self.job);
         self.engine.rooms.fetch_sub(1, Ordering::Relaxed);
+        let nanos = u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.engine.waited.fetch_add(nanos, Ordering::Relaxed);
     }
 }

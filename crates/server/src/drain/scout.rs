@@ -76,6 +76,7 @@ pub(super) fn scout(service: &Arc<Service>) {
         engine.take_notes(service, union);
         engine.follow_the_rules(service);
         engine.retry(begin);
+        service.sweep_ways();
         if !service.is_alone() && asked.elapsed() >= ROUND {
             engine.ask_round(service);
             engine.take_up_abandoned(service, union);
@@ -174,7 +175,9 @@ impl Engine {
             (board.is_idle(), board.hungers())
         };
         let waiting = usize::try_from(self.rooms.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
-        let view = View { capacity: usage.capacity, live: usage.live, waiting, idle, now: data.now() };
+        let now = data.now();
+        let burst = service.ways.burst(now);
+        let view = View { capacity: usage.capacity, live: usage.live, waiting, idle, burst, now };
         match want(&self.settings, view) {
             Want::Nothing => {}
             _ if !hungers => {}

@@ -1,6 +1,7 @@
 //! When data leaves by itself.
 
 use super::settings::Draining;
+use crate::route::Burst;
 use forebay_model::Stamp;
 
 /// Outside of the hours, and for writers that wait, this much of the capacity counts as full.
@@ -15,6 +16,7 @@ pub(super) struct View {
     pub(super) waiting: usize,
     /// Whether nothing is on its way.
     pub(super) idle: bool,
+    pub(super) burst: Burst,
     pub(super) now: Stamp,
 }
 
@@ -34,6 +36,11 @@ pub(super) fn want(settings: &Draining, view: View) -> Want {
         return Want::Bytes(
             view.live.saturating_sub(per_cent(u64::from(settings.threshold))).max(view.capacity / 4),
         );
+    }
+    match view.burst {
+        Burst::GoesOn => return Want::Nothing,
+        Burst::Over if view.live > 0 => return Want::Before(view.now),
+        Burst::Over | Burst::Any => {}
     }
     let within = settings.hours.is_none_or(|hours| hours.contain(view.now.0 / 1_000_000_000));
     let mark = if within { u64::from(settings.threshold) } else { HIGH.max(u64::from(settings.threshold)) };
@@ -59,24 +66,34 @@ mod tests {
     fn lazy_below_the_threshold_eager_above_and_when_somebody_waits() {
         let noon = 20_000 * 86_400 + 12 * 3600;
         let settings = Draining { age: Duration::from_secs(10), ..Draining::default() };
-        let night = Draining { hours: Some("20:00-06:00".parse().unwrap()), ..settings };
-        let idle = Draining { when_idle: true, ..settings };
+        let night = Draining { hours: Some("20:00-06:00".parse().unwrap()), ..settings.clone() };
+        let idle = Draining { when_idle: true, ..settings.clone() };
         let second = |seconds: u64| Stamp(seconds * 1_000_000_000);
-        for (settings, live, waiting, wanted) in [
-            (settings, 0, 0, Want::Nothing),
-            (settings, 200, 0, Want::Before(second(noon - 10))),
-            (settings, 201, 0, Want::Bytes(1)),
-            (settings, 900, 0, Want::Bytes(700)),
-            (settings, 900, 1, Want::Bytes(700)),
-            (settings, 100, 1, Want::Bytes(250)),
-            (idle, 100, 0, Want::Before(second(noon))),
-            (night, 200, 0, Want::Nothing),
-            (night, 700, 0, Want::Nothing),
-            (night, 900, 0, Want::Bytes(100)),
-            (night, 700, 1, Want::Bytes(500)),
+        let (any, on, over) = (Burst::Any, Burst::GoesOn, Burst::Over);
+        for (burst, live, waiting, wanted) in [
+            (on, 900, 0, Want::Nothing),
+            (on, 900, 1, Want::Bytes(700)),
+            (over, 100, 0, Want::Before(second(noon))),
+            (over, 0, 0, Want::Nothing),
         ] {
-            let view = View { capacity: 1000, live, waiting, idle: true, now: second(noon) };
-            assert_eq!(want(&settings, view), wanted, "{settings:?} {live} {waiting}");
+            let view = View { capacity: 1000, live, waiting, idle: true, burst, now: second(noon) };
+            assert_eq!(want(&settings, view), wanted, "{burst:?} {live} {waiting}");
+        }
+        for (settings, live, waiting, wanted) in [
+            (&settings, 0, 0, Want::Nothing),
+            (&settings, 200, 0, Want::Before(second(noon - 10))),
+            (&settings, 201, 0, Want::Bytes(1)),
+            (&settings, 900, 0, Want::Bytes(700)),
+            (&settings, 900, 1, Want::Bytes(700)),
+            (&settings, 100, 1, Want::Bytes(250)),
+            (&idle, 100, 0, Want::Before(second(noon))),
+            (&night, 200, 0, Want::Nothing),
+            (&night, 700, 0, Want::Nothing),
+            (&night, 900, 0, Want::Bytes(100)),
+            (&night, 700, 1, Want::Bytes(500)),
+        ] {
+            let view = View { capacity: 1000, live, waiting, idle: true, burst: any, now: second(noon) };
+            assert_eq!(want(settings, view), wanted, "{settings:?} {live} {waiting}");
         }
     }
 }

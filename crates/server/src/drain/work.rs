@@ -50,7 +50,7 @@ pub(super) fn work(service: &Arc<Service>) {
     let (Some(engine), Some(union)) = (&service.drain, &service.union) else { return };
     let stopping = service.stopping();
     let mut hand = Hand::default();
-    let limit = UNSETTLED.min(service.store.data().usage().capacity / 16);
+    let limit = UNSETTLED.min(service.store.data().usage().capacity / (2 * engine.workers as u64).max(16));
     while let Some(task) = engine.next(service, !hand.stints.is_empty(), &stopping) {
         match task {
             Task::Prepare(file) => engine.prepare(service, union, file),
@@ -129,7 +129,7 @@ impl Engine {
         if service.is_shared(file) {
             return self.prepared_shared(service, union, file);
         }
-        let wish = |_: &[Name], _: u64| None;
+        let wish = self.wish(service, file);
         let Some(born) = service.bear(union, file, &wish)? else {
             return Ok(Prepared::Gone);
         };
@@ -189,6 +189,9 @@ impl Engine {
                 });
             }
             Err(error) => {
+                if error.kind() == ErrorKind::NoSpace {
+                    self.placement.filled(target.0);
+                }
                 let error = self.at_target(target, error);
                 let writes = hand.drop(file);
                 self.board().wrote(now, queue, target, 0);
@@ -219,6 +222,9 @@ impl Engine {
             let Some(pen) = service.pen(union, file)? else { return Ok(None) };
             hand.take(union, (file, queue), pen, None)?;
         }
+        // What somebody writes there already, or is about to cut off, leaves later if it is still here then.
+        let Some(flight) = service.ways.lanes.reserve(file, span, None) else { return Ok(Some(0)) };
+        let Some(_aloft) = flight.rise() else { return Ok(Some(0)) };
         let picked = match service.store.data().pick(file, span) {
             Ok(picked) => picked,
             Err(error) if error.kind() == ErrorKind::Stale => return Ok(None),
@@ -278,6 +284,8 @@ impl Engine {
                     let between: Vec<Span> = between.collect();
                     service.store.data().hollow(file, &between, Batch::default()).map(|()| freed)
                 });
+            // Some back ends put a file together when the last who writes to it lets go.
+            union.ask(|_| drop(pen));
             match settled {
                 Ok(freed) => {
                     self.made_room(freed);
@@ -309,13 +317,19 @@ impl Engine {
 
     /// Everything of a file is out: it gets its length, owner, mode and time, and is let go of.
     fn conclude(&self, service: &Arc<Service>, union: &Union, file: FileId) {
+        if service.is_written_past(file) && !self.board().is_wanted(file) {
+            // Whoever writes it past the buffer would meet bytes behind in all its holes; it is done when he is.
+            return self.tell(|board| board.finished(file));
+        }
         let (shared, last) = (service.is_shared(file), self.last.load(Ordering::Relaxed));
         let concluded = match shared {
             true => self.conclude_part(service, file, last),
-            false => service.conclude(union, file, last, None),
+            false => service.conclude(union, file, last, None).map(Some),
         };
         let extras = match concluded {
-            Ok(extras) => extras,
+            Ok(Some(extras)) => extras,
+            // Others are at work on it: it is concluded when they are done.
+            Ok(None) => return self.tell(|board| board.finished(file)),
             Err(error) => return self.failed(service, file, error),
         };
         self.losses.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(extras.notes);
@@ -337,19 +351,21 @@ impl Engine {
     }
 
     /// What this server holds of a file is out: whoever has its name is told, and sees to the rest when all are done.
-    fn conclude_part(&self, service: &Arc<Service>, file: FileId, last: bool) -> Result<Extras> {
+    fn conclude_part(&self, service: &Arc<Service>, file: FileId, last: bool) -> Result<Option<Extras>> {
         self.permits.give_up(file);
+        // Whoever waits for it has asked the others, and they are done.
+        let wanted = self.board().tickets.values().any(|ticket| ticket.out.contains(&file));
         let told = async {
             if !service.is_authority(file) {
                 let authority = service.members.members().authority(file);
                 if let Err(error) = service.ask(authority, PeerRequest::Drained { file }).await {
                     tracing::debug!(%file, %error, "that a file is drained will be found out");
                 }
-                return Ok(Extras::default());
+                return Ok(Some(Extras::default()));
             }
-            match self.parts.are_busy(file) {
-                true => Ok(Extras::default()),
-                false => service.conclude_shared(file, last).await,
+            match self.parts.are_busy(file) && !wanted {
+                true => Ok(None),
+                false => service.conclude_shared(file, last).await.map(Some),
             }
         };
         service.await_unless_it_ends(told)?
@@ -363,7 +379,19 @@ impl Engine {
         {
             return self.tell(|board| board.gone(file));
         }
+        self.name(service, file);
         self.tell(|board| board.failed(Instant::now(), file, is_dir, error));
+    }
+
+    /// Whoever is told of a file wants to know which it is, and whose.
+    fn name(&self, service: &Service, file: FileId) {
+        let unknown = self.board().files.get(&file).is_some_and(|entry| !entry.path.starts_with('/'));
+        if let (true, Some(union)) = (unknown, &service.union)
+            && let Ok(called) = service.path_for_people(union, file)
+            && let Some(entry) = self.board().files.get_mut(&file)
+        {
+            (entry.path, entry.user) = called;
+        }
     }
 
     fn at_target(&self, target: TargetId, error: Error) -> Error {

@@ -102,7 +102,10 @@ impl Service {
             Request::Extend { ref token, size } => self.extend(caller, token, size),
             Request::Punch { ref token, offset, len } => self.punch(caller, token, offset, len),
             Request::Sync { ref token } => self.sync(caller, token),
-            Request::SyncAll => Ok(self.store.data().sync_all().map(|()| Reply::Done)?),
+            Request::SyncAll => {
+                self.ways.sync_all()?;
+                Ok(self.store.data().sync_all().map(|()| Reply::Done)?)
+            }
             Request::GetLayout { file } => self.get_layout(caller, file),
             Request::SetLayout { dir, striping } => self.set_layout(caller, dir, striping),
             Request::MakeDir { dir, ref name, mode } => self.make_dir(caller, dir, name, mode),

@@ -186,6 +186,9 @@ impl Service {
 
     pub(super) fn sync(&self, caller: &Caller, token: &Token) -> Handled {
         let _hold = self.claim(caller, token, Access::default())?;
+        self.ways.synced(token.file);
+        // What is there first, then that it is there.
+        self.ways.sync(token.file)?;
         Ok(self.store.data().sync(token.file).map(|()| Reply::Done)?)
     }
 

@@ -23,6 +23,17 @@ impl Service {
         jobs.iter().zip(parts).map(|(job, share)| (job.id(), share)).collect()
     }
 
+    /// What a job is due of something for which these wait, itself among them.
+    pub(crate) fn due_among(&self, job: JobId, waiting: &[JobId]) -> f64 {
+        let policy = self.turns.policy();
+        let jobs = self.jobs.some(waiting);
+        if policy.is_fifo() {
+            return 1.0;
+        }
+        let parts = shares(&policy, &jobs);
+        jobs.iter().zip(parts).find(|(one, _)| one.id() == job).map_or(0.0, |(_, share)| share)
+    }
+
     pub(super) fn sharing(&self) -> Sharing {
         let policy = self.turns.policy().to_string();
         Sharing {

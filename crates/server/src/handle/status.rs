@@ -56,6 +56,7 @@ impl Service {
             standing: self.joining.standing(&self.members.members()),
             jobs: self.jobs.status(store.data().now(), &self.due()),
             drain: self.drain.as_ref().map(|engine| engine.status(self)),
+            route: self.route_status(),
         }
     }
 

@@ -88,11 +88,16 @@ impl Service {
     /// Sets the length of a file, here and behind.
     pub(crate) fn cut_both(&self, file: FileId, size: u64) -> Result<()> {
         let data = self.store.data();
+        if size == 0 {
+            self.ways.lanes.begin_anew(file);
+        }
         let Some(union) = &self.union else { return data.truncate(file, size, Batch::default()) };
         let _length = union.length(file);
         if union.record(file)?.is_none() {
             return data.truncate(file, size, Batch::default());
         }
+        // What is being written there would come after the cut.
+        let _quiet = self.ways.lanes.quiet(file);
         let _still = union.still();
         let claimed = union.claimed(file).is_some();
         let record = union.record(file)?.filter(|record| claimed || record.version.size > size);

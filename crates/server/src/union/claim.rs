@@ -57,6 +57,12 @@ impl Union {
         }
     }
 
+    /// Does something if a file is claimed, and stays so meanwhile.
+    pub(crate) fn while_claimed<T>(&self, file: FileId, act: impl FnOnce() -> T) -> Option<T> {
+        let _length = self.length(file);
+        self.claimed(file).is_some().then(act)
+    }
+
     /// The end of a claim, for a batch that is committed with it.
     pub(crate) fn end_claim(file: FileId, batch: &mut Batch) {
         batch.remove(key(file));

@@ -30,7 +30,14 @@ impl Service {
             if version.serial != record.version.serial {
                 return Err(changed_behind(file));
             }
-            let grown = self.grow(union, file, &path, version.size)?;
+            let grown = match self.ways.are_open() {
+                // What is not written yet is to stay blank, so that it can be written past the buffer.
+                true => {
+                    self.ways.lanes.begin(file, version.size);
+                    u64::MAX
+                }
+                false => self.grow(union, file, &path, version.size)?,
+            };
             Ok(Some(Pen { object, grown }))
         });
         held.map_err(Error::from)
@@ -102,9 +109,12 @@ impl Service {
     ) -> Result<Extras> {
         let _length = union.length(file);
         let mut extras = Extras::default();
+        let _quiet = self.ways.lanes.quiet(file);
         if union.claimed(file).is_none() {
+            self.ways.lanes.forget(file);
             return Ok(extras);
         }
+        self.ways.settle(file)?;
         let held = self.store.names().hold(file, |inode| {
             let _still = union.still();
             let record = union.record(file)?;
@@ -137,6 +147,7 @@ impl Service {
         });
         held.map_err(Error::from)?;
         union.unclaim(file);
+        self.ways.lanes.forget(file);
         Ok(extras)
     }
 
@@ -148,7 +159,7 @@ impl Service {
             return Err(gone_behind(file));
         }
         self.grow(union, file, path, there)?;
-        let holes = data.holes(file, there)?;
+        let holes = self.ways.lanes.soiled(file, data.holes(file, there)?);
         if !holes.is_empty() {
             union.ask(|backend| {
                 let object = backend.open_to_write(path)?;

@@ -10,7 +10,11 @@ mod people;
 mod races;
 mod raw;
 mod restart;
+mod route;
 mod several;
 mod sharing;
+#[path = "../../../backend/tests/support/mod.rs"]
+mod store;
 mod targets;
+mod trouble;
 mod union;

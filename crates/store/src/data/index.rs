@@ -150,6 +150,29 @@ impl Index {
         holes
     }
 
+    /// What of a span is in no region, in order.
+    pub(super) fn free_of_data(&self, span: Span) -> impl Iterator<Item = Span> + use<> {
+        let (mut free, mut at) = (Vec::new(), span.start);
+        for extent in self.pieces(span).filter(|extent| matches!(extent.source, Source::Data(_))) {
+            free.push(Span::new(at, extent.span.start));
+            at = extent.span.end;
+        }
+        free.push(Span::new(at, span.end));
+        free.into_iter().filter(|span| !span.is_empty())
+    }
+
+    /// A span and what is behind right before and after it, so that neighbours become one.
+    pub(super) fn with_behind(&self, span: Span) -> Span {
+        let behind = |extent: &&Extent| extent.source == Source::Behind;
+        let before = self.extents.range(..span.start).next_back().map(|(_, extent)| extent);
+        let before = before.filter(behind).filter(|extent| extent.span.end >= span.start);
+        let after = self.extents.get(&span.end).filter(behind);
+        Span::new(
+            before.map_or(span.start, |extent| extent.span.start),
+            after.map_or(span.end, |extent| extent.span.end),
+        )
+    }
+
     /// All extents, in order.
     pub(super) fn extents(&self) -> impl Iterator<Item = &Extent> {
         self.extents.values()

@@ -19,6 +19,7 @@ mod file;
 mod held;
 mod index;
 mod journal;
+mod past;
 mod publish;
 mod reclaim;
 mod record;

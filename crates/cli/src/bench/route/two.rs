@@ -1,0 +1,47 @@
+//! Two jobs, one after the other, before the same disk: what is buffered of each.
+
+use super::play::{Ground, write};
+use super::scenario::{Burst, Pattern, Point, Scenario, Way};
+use crate::failure::Outcome;
+use crate::view::RoutedReport;
+use forebay_client::blocking::Client;
+use forebay_model::{Bytes, Job};
+use std::sync::atomic::AtomicBool;
+
+const WRITERS: u32 = 2;
+
+/// A job that writes in order, and one that does not, under `traffic`.
+pub(crate) fn two_jobs(stop: &AtomicBool) -> Outcome<Vec<RoutedReport>> {
+    let jobs = [("sequential", Pattern::SegmentedContiguous), ("random", Pattern::SegmentedRandom)];
+    let bursts = jobs.map(|(_, pattern)| Burst { pattern, bytes: Bytes::mib(32), spacing: Bytes(0) });
+    let scenario = Scenario {
+        title: "two jobs".to_owned(),
+        device: "hdd".to_owned(),
+        disks: 1,
+        slower: 0.1,
+        link: Bytes::mib(1024),
+        request: Bytes::kib(64),
+        pause_ms: 0,
+        seed: 1,
+        ways: vec![Way::Traffic],
+        writers: vec![WRITERS],
+        capacity: vec![100],
+        compute_ms: vec![0],
+        queue: vec![128],
+        bursts: bursts.to_vec(),
+    };
+    let point = Point { writers: WRITERS, capacity: 100, compute_ms: 0, queue: 128 };
+    let ground = Ground::new(&scenario, point, Way::Traffic)?;
+    let mut told = Vec::new();
+    for (number, ((label, _), burst)) in jobs.into_iter().zip(&bursts).enumerate() {
+        let (user, group) = ("demo".to_owned(), "demo".to_owned());
+        let job = Job { label: label.to_owned(), user, group, nodes: 1, priority: 1 };
+        let clients = (0..WRITERS).map(|_| ground.client(&job)).collect::<Outcome<Vec<Client>>>()?;
+        write(&scenario, burst, &clients, number, stop)?;
+        let status = ground.status(&clients[0])?;
+        let seen = status.jobs.iter().find(|seen| seen.job.label == label);
+        let (written, direct) = seen.map_or((0, 0), |seen| (seen.written, seen.direct));
+        told.push(RoutedReport { label, written, direct, buffered: written.saturating_sub(direct) });
+    }
+    Ok(told)
+}

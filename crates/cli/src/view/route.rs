@@ -1,0 +1,80 @@
+//! What was buffered, and what went past the buffer.
+
+use crate::human;
+use forebay_wire::RouteStatus;
+use serde::Serialize;
+use std::fmt;
+use std::time::Duration;
+
+/// What a server did with what was written.
+#[derive(Serialize)]
+pub(crate) struct Routed {
+    #[serde(flatten)]
+    status: RouteStatus,
+    /// Bytes buffered for each byte written: what the buffer's device has to take, and wears by.
+    write_amplification: f64,
+}
+
+impl From<RouteStatus> for Routed {
+    fn from(status: RouteStatus) -> Routed {
+        let write_amplification = amplification(status.buffered, status.buffered + status.direct);
+        Routed { status, write_amplification }
+    }
+}
+
+/// Bytes buffered for each byte written; 0 if nothing was written.
+pub(crate) fn amplification(buffered: u64, written: u64) -> f64 {
+    if written == 0 { 0.0 } else { buffered as f64 / written as f64 }
+}
+
+impl fmt::Display for Routed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RouteStatus { mode, pipeline, bypass, buffered, direct, waits, waited } = &self.status;
+        let pipeline = if *pipeline { "" } else { ", no pipeline" };
+        let bypass = if *bypass { ", past a full buffer" } else { "" };
+        write!(
+            f,
+            "  route     {mode}{pipeline}{bypass}: {} buffered, {} direct, write amplification {:.2}",
+            human::size(*buffered),
+            human::size(*direct),
+            self.write_amplification
+        )?;
+        if *waits > 0 {
+            let (times, time) =
+                (human::counted(*waits, "wait"), human::duration(Duration::from_nanos(*waited)));
+            write!(f, "; {times} for room, {time} altogether")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wear_is_what_was_buffered_of_what_was_written() {
+        for (buffered, direct, waits, shown) in [
+            (0, 0, 0, "  route     traffic: 0 B buffered, 0 B direct, write amplification 0.00"),
+            (
+                1 << 20,
+                3 << 20,
+                0,
+                "  route     traffic: 1 MiB buffered, 3 MiB direct, write amplification 0.25",
+            ),
+            (
+                1 << 20,
+                0,
+                2,
+                "  route     traffic: 1 MiB buffered, 0 B direct, write amplification 1.00; 2 waits for room, 3 s altogether",
+            ),
+        ] {
+            let (mode, waited) = ("traffic".to_owned(), 3_000_000_000);
+            let status = RouteStatus { mode, pipeline: true, bypass: false, buffered, direct, waits, waited };
+            assert_eq!(
+                Routed::from(status).to_string().replace(".0 MiB", " MiB").replace("3.0 s", "3 s"),
+                shown
+            );
+        }
+    }
+}

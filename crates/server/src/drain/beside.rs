@@ -1,0 +1,87 @@
+//! Beside the drain: writers past the buffer have places at the same targets, and what they made gets its looks.
+
+use super::Engine;
+use crate::service::Service;
+use forebay_model::FileId;
+use forebay_policy::drain::TargetId;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+/// How long whoever waits for a place sleeps at most.
+const NAP: Duration = Duration::from_millis(100);
+
+impl Engine {
+    /// Most writers at any target at once.
+    pub(crate) fn streams(&self) -> usize {
+        self.board().streams() as usize
+    }
+
+    /// Waits for a place at a target. At the end of the server nobody waits.
+    pub(crate) fn enter(&self, service: &Service, target: TargetId) {
+        let stopping = service.stopping();
+        let mut board = self.board();
+        while !board.enter(target, Instant::now()) && !*stopping.borrow() {
+            let waited = self.bell.wait_timeout(board, NAP);
+            board = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Gives a place back at which so much was written.
+    pub(crate) fn leave(&self, target: TargetId, bytes: u64) {
+        self.board().leave(target, bytes);
+        self.bell.notify_all();
+    }
+
+    /// Directories whose time of change behind is our doing.
+    pub(crate) fn touched(&self, dirs: &[FileId]) {
+        self.board().touch_dirs(dirs);
+    }
+
+    /// A file behind that nobody writes any more is given its looks.
+    pub(crate) fn finish_later(&self, file: FileId) {
+        self.board().take_up(file);
+        self.bell.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::board::{Board, COURTESY};
+    use super::super::gauge::Gauge;
+    use super::super::places::{Places, Terms};
+    use super::*;
+    use forebay_model::{Bytes, JobId, ServerId, Span, Stamp, Uid};
+    use forebay_policy::Tick;
+    use forebay_policy::arbiter::Choice;
+    use forebay_policy::drain::{Layout, Order};
+    use forebay_store::Dirty;
+
+    fn board(alpha: u32, now: Instant) -> Board {
+        let servers = vec![ServerId(0)];
+        let terms =
+            Terms { server: servers[0], servers, alpha: vec![alpha; 2], choice: Choice::Sjf, quantum: None };
+        Board::new(Order::Offset, Bytes::mib(1), Places::new(terms), vec![Gauge::new(now); 2])
+    }
+
+    #[test]
+    fn writers_past_the_buffer_and_the_drain_share_the_places_of_a_target() {
+        let now = Instant::now();
+        let (one, other) = (TargetId(0), TargetId(1));
+        let mut board = board(2, now);
+        assert!(board.enter(one, now) && board.enter(one, now), "nobody else is there");
+        assert!(!board.enter(one, now) && board.enter(other, now));
+        board.leave(one, 10);
+        assert_eq!((board.gauges[0].writers, board.gauges[0].written), (1, 10));
+        // From now on the drain has something to write there.
+        let dirty = [Dirty { span: Span::new(0, 10), stamp: Stamp(1), job: JobId(1), uid: Uid(0) }];
+        let about = (FileId(7), "/f".to_owned(), Uid(0));
+        board.enqueue(Tick(0), about, &Layout::whole(one), &dirty, 1);
+        assert!(board.enter(one, now), "the last place is free");
+        board.leave(one, 0);
+        assert!(!board.enter(one, now), "now it is the drain's turn");
+        assert!(board.enter(one, now + COURTESY), "which it does not take for ever");
+        board.leave(one, 0);
+        board.leave(one, 0);
+        assert!(board.enter(one, now), "the first place is nobody's turn");
+    }
+}

@@ -1,0 +1,289 @@
+//! Past the buffer: writes that the storage behind likes go straight there.
+//!
+//! `policy::route` says which way a write should go. One that goes past the buffer is taken into memory, waits for a place
+//! at its target beside the drain's own writers, goes down together with its neighbours (`past`), and counts when the back
+//! end has taken all of it. Whatever is in the way, it is buffered instead.
+//!
+//! **Invariant**: only bytes that nobody can read yet are written past the buffer, so that a write appears whole or not at
+//! all, whoever dies; no two writes behind meet at a byte (`lanes`); what was acknowledged is behind, and said to be there
+//! by the store, before it is answered.
+//!
+//! **Deliberately absent**: which way (`forebay_policy::route`); overwriting what is behind, and appends, which are
+//! buffered; several servers, each of which would have to know what the others write.
+
+mod lanes;
+mod meter;
+mod past;
+mod settings;
+
+pub use forebay_policy::route::Mode;
+pub(crate) use lanes::Lanes;
+pub use settings::{Full, Pipeline, Routing, Share};
+
+use crate::service::Service;
+use forebay_backend::Object;
+use forebay_model::{Bytes, Error, ErrorKind, FileId, Result, Span, Stamp};
+use forebay_policy::Tick;
+use forebay_policy::drain::Layout;
+use forebay_policy::route::{Route, Router, Write};
+use forebay_store::MAX_FILE;
+use forebay_wire::RouteStatus;
+use meter::Meter;
+use past::Queue;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Kibibytes that are in memory on their way past the buffer.
+const ROOM: usize = 64 << 10;
+/// Most files that are open to be written past the buffer.
+const MOST_OPEN: usize = 1024;
+/// Most files of which it is remembered that they were synced.
+const MOST_SYNCED: usize = 1 << 16;
+/// A file that nobody has written past the buffer for so long is done; one that is open, for longer.
+const IDLE: Duration = Duration::from_secs(1);
+const IDLE_AND_OPEN: Duration = Duration::from_secs(30);
+/// Without a pipeline a burst is over when nothing came for so many nanoseconds.
+const LULL: u64 = 300_000_000;
+/// After a failure behind everything is buffered for so long.
+const REST: Duration = Duration::from_secs(1);
+
+/// The ways of writes: into the buffer, and past it.
+pub(crate) struct Ways {
+    pub(crate) lanes: Arc<Lanes>,
+    routing: Routing,
+    router: Mutex<Router>,
+    /// What waits for each target.
+    queues: Vec<Mutex<Queue>>,
+    room: Semaphore,
+    /// Files that were synced after their last write.
+    synced: Mutex<HashSet<FileId>>,
+    meter: Mutex<Meter>,
+    /// Until then everything is buffered.
+    resting: Mutex<Option<Instant>>,
+    /// When the last write came.
+    last: AtomicU64,
+    written: AtomicU64,
+    direct: AtomicU64,
+}
+
+/// Where a burst is, for whoever lets data leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Burst {
+    /// It does not matter.
+    Any,
+    /// It goes on: nothing is to leave.
+    GoesOn,
+    /// It is over: everything is to leave.
+    Over,
+}
+
+/// A file behind that is written past the buffer.
+pub(crate) struct Opened {
+    objects: Vec<Mutex<Box<dyn Object>>>,
+    layout: Layout,
+    used: Mutex<Instant>,
+    /// Something was written that may not be on its device. Set while the object is locked that it was written with.
+    dirty: AtomicBool,
+    /// Whoever syncs waits for those who do so already.
+    syncing: Mutex<()>,
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ways {
+    pub(crate) fn new(routing: Routing, targets: usize) -> Result<Ways> {
+        Ok(Ways {
+            lanes: Arc::default(),
+            routing,
+            router: Mutex::new(Router::new(routing.mode, routing.settings()?)),
+            queues: (0..targets).map(|_| Mutex::default()).collect(),
+            room: Semaphore::new(ROOM),
+            synced: Mutex::default(),
+            meter: Mutex::new(Meter::new(Instant::now())),
+            resting: Mutex::default(),
+            last: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            direct: AtomicU64::new(0),
+        })
+    }
+
+    /// Bytes have come from a client.
+    pub(crate) fn came(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes have gone past the buffer.
+    pub(crate) fn passed(&self, bytes: u64) {
+        self.direct.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether a write that finds no room goes past the buffer.
+    pub(crate) fn bypass(&self) -> bool {
+        self.routing.when_full() == Full::Bypass
+    }
+
+    /// Whether data may leave, as far as bursts matter.
+    pub(crate) fn burst(&self, now: Stamp) -> Burst {
+        let last = self.last.load(Ordering::Relaxed);
+        match self.routing.pipeline {
+            Pipeline::On => Burst::Any,
+            Pipeline::Off if now.0.saturating_sub(last) < LULL => Burst::GoesOn,
+            Pipeline::Off => Burst::Over,
+        }
+    }
+
+    /// Whether writes may go past the buffer at all.
+    pub(crate) fn are_open(&self) -> bool {
+        self.routing.mode != Mode::Buffer || self.bypass()
+    }
+
+    /// Memory for a payload on its way past the buffer.
+    pub(crate) async fn room(&self, len: u32) -> Result<SemaphorePermit<'_>> {
+        let permit = self.room.acquire_many(len.div_ceil(1 << 10)).await;
+        permit.map_err(|_| Error::from(ErrorKind::Busy))
+    }
+
+    /// A file was synced: whoever writes to it next and waits for that again writes synchronously.
+    pub(crate) fn synced(&self, file: FileId) {
+        if self.are_open() {
+            let mut synced = lock(&self.synced);
+            if synced.len() >= MOST_SYNCED {
+                synced.clear();
+            }
+            synced.insert(file);
+        }
+    }
+
+    fn rests(&self) -> bool {
+        lock(&self.resting).is_some_and(|until| Instant::now() < until)
+    }
+
+    fn rest(&self) {
+        *lock(&self.resting) = Some(Instant::now() + REST);
+    }
+
+    /// Sees that everything of a file that went past the buffer is on its device. Once that has failed it stays so.
+    pub(crate) fn sync(&self, file: FileId) -> Result<()> {
+        if self.lanes.is_broken(file) {
+            let text =
+                format!("what was written of file {file} could not be brought to its device: write it anew");
+            return Err(Error::new(ErrorKind::Io, text));
+        }
+        self.settle(file)
+    }
+
+    /// The same for all files.
+    pub(crate) fn sync_all(&self) -> Result<()> {
+        self.lanes.all_open().into_iter().try_for_each(|(file, _)| self.sync(file))
+    }
+
+    /// The same for whoever tries until it is done.
+    pub(crate) fn settle(&self, file: FileId) -> Result<()> {
+        let synced = self.lanes.opened(file).map_or(Ok(()), |opened| opened.sync());
+        synced.inspect_err(|_| self.lanes.break_off(file))
+    }
+}
+
+impl Opened {
+    fn new(objects: Vec<Box<dyn Object>>, layout: Layout) -> Opened {
+        Opened {
+            objects: objects.into_iter().map(Mutex::new).collect(),
+            layout,
+            used: Mutex::new(Instant::now()),
+            dirty: AtomicBool::new(false),
+            syncing: Mutex::default(),
+        }
+    }
+
+    /// One of the objects, if possible one that nobody uses.
+    fn object(&self) -> MutexGuard<'_, Box<dyn Object>> {
+        let free = self.objects.iter().find_map(|object| object.try_lock().ok());
+        free.unwrap_or_else(|| lock(&self.objects[0]))
+    }
+
+    /// Brings everything to its device.
+    fn sync(&self) -> Result<()> {
+        tokio::task::block_in_place(|| {
+            let _one = lock(&self.syncing);
+            if !self.dirty.swap(false, Ordering::AcqRel) {
+                return Ok(());
+            }
+            let synced = self.objects.iter().try_for_each(|object| lock(object).sync());
+            synced.inspect_err(|_| self.dirty.store(true, Ordering::Release))
+        })
+    }
+}
+
+impl Service {
+    /// Which way a write goes that comes now.
+    pub(crate) fn way(&self, file: FileId, span: Option<Span>) -> Route {
+        let (ways, now) = (&self.ways, self.store.data().now());
+        ways.last.fetch_max(now.0, Ordering::Relaxed);
+        let Some(span) = span.filter(|_| ways.are_open()) else { return Route::Buffer };
+        let sync = lock(&ways.synced).remove(&file);
+        let write = Write { file, offset: span.start, len: Bytes(span.len()), sync };
+        match lock(&ways.router).route(Tick(now.0), &write) {
+            Route::Direct if self.may_fly(file, span) => Route::Direct,
+            _ => Route::Buffer,
+        }
+    }
+
+    /// Whether a write can go past the buffer, for all one knows. Known early, so that what has to be buffered goes there
+    /// straight from its socket.
+    pub(crate) fn may_fly(&self, file: FileId, span: Span) -> bool {
+        let may = self.drain.is_some() && self.is_alone() && !self.ways.rests() && span.end <= MAX_FILE;
+        may && self.store.data().is_blank(file, span).unwrap_or(false)
+    }
+
+    /// What was buffered, and what went past the buffer.
+    pub(crate) fn route_status(&self) -> Option<RouteStatus> {
+        let engine = self.drain.as_ref()?;
+        let Routing { mode, pipeline, .. } = self.ways.routing;
+        let written = self.ways.written.load(Ordering::Relaxed);
+        let direct = self.ways.direct.load(Ordering::Relaxed);
+        let (waits, waited) = engine.waits();
+        Some(RouteStatus {
+            mode: word(mode).to_owned(),
+            pipeline: pipeline == Pipeline::On,
+            bypass: self.ways.bypass(),
+            buffered: written.saturating_sub(direct),
+            direct,
+            waits,
+            waited,
+        })
+    }
+
+    /// Files that nobody writes past the buffer any more are to get their looks.
+    pub(crate) fn sweep_ways(&self) {
+        let Some(engine) = &self.drain else { return };
+        for (file, opened) in self.ways.lanes.all_open() {
+            if !self.is_in_use(file, &opened) {
+                engine.finish_later(file);
+            }
+        }
+    }
+
+    /// Whether somebody is writing a file past the buffer.
+    pub(crate) fn is_written_past(&self, file: FileId) -> bool {
+        self.ways.lanes.opened(file).is_some_and(|opened| self.is_in_use(file, &opened))
+    }
+
+    fn is_in_use(&self, file: FileId, opened: &Opened) -> bool {
+        let limit = if self.opens.is_held(file) { IDLE_AND_OPEN } else { IDLE };
+        lock(&opened.used).elapsed() < limit
+    }
+}
+
+fn word(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Buffer => "buffer",
+        Mode::Traffic => "traffic",
+        Mode::Overflow => "overflow",
+        Mode::Direct => "direct",
+    }
+}
