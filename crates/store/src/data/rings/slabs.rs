@@ -155,13 +155,13 @@ impl Data {
     /// Takes back the slabs of a ring, if they are not being filled just now; true if there was any.
     pub(super) fn recall(&self, channel: &Arc<Channel>) -> Result<bool> {
         match Recall::begin(channel) {
-            Some(recall) => self.end_recall(channel, recall).map(|()| true),
+            Some(recall) => self.end_recall(channel, &recall).map(|()| true),
             None => Ok(false),
         }
     }
 
     /// Gives up what was taken back. What the ring was granted meanwhile it keeps.
-    pub(super) fn end_recall(&self, channel: &Channel, recall: Recall) -> Result<()> {
+    pub(super) fn end_recall(&self, channel: &Channel, recall: &Recall) -> Result<()> {
         if !recall.quiet {
             // It is filling: when it asks for more it says what it has done with.
             return Ok(());

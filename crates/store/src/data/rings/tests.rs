@@ -109,7 +109,7 @@ fn what_is_granted_while_a_ring_is_recalled_is_not_taken_back() {
     let recall = slabs::Recall::begin(&channel).unwrap();
     // It has seen that it has to ask, and asks.
     let slab = data.grant_slab(UID, client.ring.ring, u32::MAX, 4096).unwrap();
-    data.end_recall(&channel, recall).unwrap();
+    data.end_recall(&channel, &recall).unwrap();
     let window = Window::new(&open(&slab.path), slab.size).unwrap();
     (client.used, client.window, client.slab) = (slab.start, window, slab);
     assert!(client.writer.enter(client.slab.epoch).is_some(), "it may fill it");
