@@ -172,15 +172,15 @@ impl Service {
         }
         let object = open_place(union, file, place)?;
         let there = union.ask(|_| object.version())?.size;
-        let whole = Span::new(0, size.min(there));
+        let gaps = data.gaps(file, Span::new(0, size.min(there)))?;
         union.ask(|_| -> Result<()> {
-            for gap in data.gaps(file, whole)? {
+            for &gap in &gaps {
                 let mut own = layout.pieces(gap).filter(|(server, _)| *server == self.config.server);
                 own.try_for_each(|(_, span)| object.zero(span))?;
             }
             object.sync()
         })?;
-        data.hollow(file, &[whole], Batch::default())?;
+        data.hollow(file, &gaps, Batch::default())?;
         self.held(file)
     }
 
