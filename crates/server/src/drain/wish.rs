@@ -93,7 +93,7 @@ impl Placement {
 
 impl Engine {
     /// How a file should lie that is about to be made behind.
-    pub(crate) fn wish(&self, service: &Service, file: FileId) -> impl Fn(u64) -> Option<Layout> {
+    pub(super) fn wish(&self, service: &Service, file: FileId) -> impl Fn(u64) -> Option<Layout> {
         let now = Tick(service.store.data().now().0);
         let newest = service.store.data().dirty(file).into_iter().max_by_key(|piece| piece.stamp);
         let job = newest.map_or(JobId(0), |piece| piece.job);

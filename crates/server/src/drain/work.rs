@@ -71,13 +71,15 @@ pub(super) fn work(service: &Arc<Service>) {
 impl Engine {
     /// The next task; none when the server ends.
     fn next(&self, service: &Service, unsettled: bool, stopping: &watch::Receiver<bool>) -> Option<Task> {
-        let mut board = self.board();
+        let (mut board, begin) = (self.board(), Instant::now());
         loop {
             if *stopping.borrow() {
                 return None;
             }
             let now = (Tick(service.store.data().now().0), Instant::now());
-            let task = board.task(now, unsettled);
+            // Whoever finds no place just now may find one in a moment, and one sync for each write costs more than the write.
+            let settles = unsettled && (board.queued() == 0 || begin.elapsed() >= NAP);
+            let task = board.task(now, settles);
             if std::mem::take(&mut board.places.news) {
                 self.talk.notify_waiters();
             }
