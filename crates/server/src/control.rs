@@ -181,8 +181,8 @@ fn answer_peer(
         Err(_) => {
             *aside += 1;
             let promise = Promise { id, answer: None, tell: tell.clone() };
-            let service = service.clone();
-            tokio::spawn(async move { promise.keep(Some(service.answer_later(from, asked).await)) });
+            let (service, fence) = (service.clone(), caller.fence.clone());
+            tokio::spawn(async move { promise.keep(Some(service.answer_later(from, &fence, asked).await)) });
             None
         }
     }

@@ -110,7 +110,7 @@ fn the_daemon_drains_as_fast_as_the_simulator_says() {
     let mut world = World::empty();
     std::fs::create_dir(world.path("behind")).unwrap();
     world.write("file", pattern(FILE, 7));
-    world.write("forebay.toml", "[server.drain]\norder = 'trio'\nalpha = 2\nthreshold = 100\n");
+    world.write("forebay.toml", "[server.drain]\norder = 'trio'\nalpha = 2\n");
     let backend = format!("model:ost,slower={SLOWER}:dir:{}", world.path("behind").display());
     world.start(&["--config", "forebay.toml", "--backend", &backend]);
     let [few, many] = LOTS.map(|files| simulated_drain(&world, files));

@@ -13,9 +13,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For how long writes that are under way are waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// All leave that this server has, or asks for.
 #[derive(Default)]
 pub(crate) struct Permits {
@@ -127,8 +124,8 @@ impl Permits {
     }
 
     /// Takes leave away, and waits until nothing is being written.
-    pub(crate) fn still(&self, file: FileId) -> Result<Still<'_>> {
-        let deadline = Instant::now() + PATIENCE;
+    pub(crate) fn still(&self, file: FileId, patience: Duration) -> Result<Still<'_>> {
+        let deadline = Instant::now() + patience;
         let mut table = self.lock();
         let permit = table.entry(file).or_default();
         (permit.born, permit.void) = (None, permit.asking > 0);
@@ -200,6 +197,7 @@ mod tests {
     use std::sync::mpsc;
 
     const FILE: FileId = FileId(7);
+    const PATIENCE: Duration = Duration::from_secs(120);
 
     fn born(grown: u64) -> Born {
         let place = Place { path: Vec::new(), serial: 1 };
@@ -218,7 +216,7 @@ mod tests {
             assert!(permits.fly(FILE, end, &mut ask).unwrap().is_some());
             assert_eq!(asked, asks, "up to {end}");
         }
-        drop(permits.still(FILE).unwrap());
+        drop(permits.still(FILE, PATIENCE).unwrap());
         assert!(permits.fly(FILE, 1, || Ok(None)).unwrap().is_none());
         assert!(permits.fly(FILE, 1, || Err(ErrorKind::Io.into())).is_err());
         assert!(permits.fly(FILE, 2, || Ok(Some(born(1)))).is_err());
@@ -232,7 +230,7 @@ mod tests {
         let flight = permits.fly(FILE, 1, || {
             asked += 1;
             if asked == 1 {
-                drop(permits.still(FILE).unwrap());
+                drop(permits.still(FILE, PATIENCE).unwrap());
             }
             Ok(Some(born(1)))
         });
@@ -247,7 +245,7 @@ mod tests {
         let (tell, told) = mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let still = permits.still(FILE).unwrap();
+                let still = permits.still(FILE, PATIENCE).unwrap();
                 tell.send("still").unwrap();
                 drop(still);
             });

@@ -13,7 +13,7 @@
 //! holders are still; a claim that outlives its server is concluded like any other.
 
 use super::Engine;
-use super::permits::Permits;
+use super::permits::{Permits, Still};
 use crate::service::Service;
 use crate::several::{and, nonsense};
 use crate::union::{Extras, Union, changed_behind, gone_behind};
@@ -145,7 +145,14 @@ impl Service {
         }
     }
 
-    /// Everything of this server's part of a file is as it should be behind, and stays so until leave is asked for again.
+    /// Writes nothing to a file behind as long as this is held, and afterwards only with new leave.
+    pub(crate) fn be_still(&self, file: FileId) -> Result<Option<Still<'_>>> {
+        // Less than those wait who ask for it.
+        let patience = self.config.times.peer / 2;
+        self.drain.as_ref().map(|engine| engine.permits.still(file, patience)).transpose()
+    }
+
+    /// Everything of this server's part of a file is made as it should be behind. It is still.
     pub(crate) fn level_here(
         &self,
         (file, layout): (FileId, &Layout),
@@ -153,11 +160,10 @@ impl Service {
         size: u64,
         lost_below: u64,
     ) -> Result<Held> {
-        let (Some(engine), Some(union)) = (&self.drain, &self.union) else {
+        let Some(union) = &self.union else {
             return Err(Error::new(ErrorKind::Unsupported, "this server has nothing behind it"));
         };
         let data = self.store.data();
-        let _still = engine.permits.still(file)?;
         if !layout.servers.contains(&self.config.server) {
             return self.held(file);
         }
@@ -202,9 +208,11 @@ impl Service {
             }
         }
         tokio::task::block_in_place(|| {
+            let _still = self.be_still(file)?;
             let own = self.level_here((file, &layout), &place, size, 0)?;
+            // Somebody may have written more since it was measured, and drained it before it was told to be still.
             let held = and(own, others);
-            let facts = Facts { size, touched: held.touched, ..Facts::default() };
+            let facts = Facts { size: size.max(held.size), touched: held.touched, ..Facts::default() };
             let extras = self.conclude(union, file, last, Some(facts))?;
             self.note_extent(file, |extent| {
                 if !extent.unsettled {

@@ -319,10 +319,12 @@ impl Engine {
         let (shared, last) = (service.is_shared(file), self.last.load(Ordering::Relaxed));
         let concluded = match shared {
             true => self.conclude_part(service, file, last),
-            false => service.conclude(union, file, last, None),
+            false => service.conclude(union, file, last, None).map(Some),
         };
         let extras = match concluded {
-            Ok(extras) => extras,
+            Ok(Some(extras)) => extras,
+            // Others are at work on it: it is concluded when they are done.
+            Ok(None) => return self.tell(|board| board.finished(file)),
             Err(error) => return self.failed(service, file, error),
         };
         self.losses.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(extras.notes);
@@ -344,19 +346,21 @@ impl Engine {
     }
 
     /// What this server holds of a file is out: whoever has its name is told, and sees to the rest when all are done.
-    fn conclude_part(&self, service: &Arc<Service>, file: FileId, last: bool) -> Result<Extras> {
+    fn conclude_part(&self, service: &Arc<Service>, file: FileId, last: bool) -> Result<Option<Extras>> {
         self.permits.give_up(file);
+        // Whoever waits for it has asked the others, and they are done.
+        let wanted = self.board().tickets.values().any(|ticket| ticket.out.contains(&file));
         let told = async {
             if !service.is_authority(file) {
                 let authority = service.members.members().authority(file);
                 if let Err(error) = service.ask(authority, PeerRequest::Drained { file }).await {
                     tracing::debug!(%file, %error, "that a file is drained will be found out");
                 }
-                return Ok(Extras::default());
+                return Ok(Some(Extras::default()));
             }
-            match self.parts.are_busy(file) {
-                true => Ok(Extras::default()),
-                false => service.conclude_shared(file, last).await,
+            match self.parts.are_busy(file) && !wanted {
+                true => Ok(None),
+                false => service.conclude_shared(file, last).await.map(Some),
             }
         };
         service.await_unless_it_ends(told)?

@@ -88,7 +88,7 @@ impl Service {
             (true, Some(opening)) => {
                 self.shed_set_id(caller, hold)?;
                 self.claim_shared(file)?;
-                let _still = self.drain.as_ref().map(|engine| engine.permits().still(file)).transpose()?;
+                let _still = self.be_still(file)?;
                 self.decide_reshape(file, opening)?;
                 self.trim_shared(file, opening.change());
                 Ok(Reply::Done)

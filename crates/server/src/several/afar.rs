@@ -25,8 +25,8 @@ const ORDERS: usize = 64;
 /// What is to be done about files whose bytes others hold too.
 pub(crate) struct Afar {
     orders: Vec<tokio::sync::Mutex<()>>,
-    /// Held while what an inode says of a file's length is changed.
-    noting: Vec<Mutex<()>>,
+    /// Held while what an inode says of a file's length is changed; how often somebody was let write since.
+    noting: Vec<Mutex<u64>>,
     chores: Mutex<Chores>,
     pub(super) wake: Notify,
 }
@@ -61,7 +61,7 @@ impl Afar {
         &self.orders[(file.0 % ORDERS as u64) as usize]
     }
 
-    fn noting(&self, file: FileId) -> MutexGuard<'_, ()> {
+    fn noting(&self, file: FileId) -> MutexGuard<'_, u64> {
         self.noting[(file.0 % ORDERS as u64) as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -94,6 +94,14 @@ impl Service {
         let _noting = self.afar.noting(file);
         let mut extent = self.extent(file)?;
         change(&mut extent);
+        self.store.names().note_extent(file, extent)
+    }
+
+    /// Somebody else may write bytes of a file from now on.
+    fn let_write(&self, file: FileId) -> Result<()> {
+        let mut writers = self.afar.noting(file);
+        *writers += 1;
+        let extent = Extent { unsettled: true, ..self.extent(file)? };
         self.store.names().note_extent(file, extent)
     }
 
@@ -145,7 +153,7 @@ impl Service {
         let inode = self.store.names().inode(file)?;
         let lost_below = self.lost_below(file, from)?;
         if token.access.write {
-            self.note_extent(file, |extent| extent.unsettled = true)?;
+            self.let_write(file)?;
         }
         Ok(Vouched { lost_below, set_id: inode.mode & SET_ID != 0 })
     }
@@ -257,6 +265,13 @@ impl Service {
 
     /// Notes the length of a file that nobody has open any more.
     pub(super) async fn settle(self: &Arc<Service>, file: FileId) -> Result<()> {
+        // Whoever opened it in an earlier life of this server may write to it, and nobody here knows him yet.
+        if self.grace.lasts() {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("file {file} may still be open: it is settled later"),
+            ));
+        }
         let _order = self.afar.order(file).lock().await;
         let inode = match self.store.names().inode(file) {
             Ok(inode) => inode,
@@ -268,6 +283,7 @@ impl Service {
             return Ok(());
         }
         self.tell_reshaped(file).await?;
+        let writers = *self.afar.noting(file);
         let ask = |server| (server, PeerRequest::Facts { file, closed: true });
         let mut total = Held::default();
         for answer in self.ask_all(self.others_of(&layout).into_iter().map(ask).collect()).await {
@@ -277,15 +293,20 @@ impl Service {
             }
         }
         // Somebody may have opened it meanwhile: then his close settles it.
-        match self.opens.is_held(file) {
-            true => Ok(()),
-            false => self.note_extent(file, |extent| {
-                extent.least = extent.least.max(total.size);
-                extent.touched = extent.touched.max(total.touched);
-                extent.unsettled = false;
-                extent.elsewhere = Some(total.buffered);
-            }),
+        if self.opens.is_held(file) {
+            return Ok(());
         }
+        let now = self.afar.noting(file);
+        if *now != writers {
+            // Or been let write by who opened it from an earlier life of this server, and has not said so yet.
+            self.afar.settle_later(file);
+            return Ok(());
+        }
+        let mut extent = self.extent(file)?;
+        extent.least = extent.least.max(total.size);
+        extent.touched = extent.touched.max(total.touched);
+        (extent.unsettled, extent.elsewhere) = (false, Some(total.buffered));
+        self.store.names().note_extent(file, extent)
     }
 
     /// Has a file forgotten by all others, and then forgets it.

@@ -2,6 +2,7 @@
 
 use super::append::Writer;
 use super::{Stop, nonsense};
+use crate::fence::Fence;
 use crate::service::{Caller, Service};
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId};
 use forebay_store::{Ask, Batch, Told, Verdict};
@@ -156,18 +157,7 @@ impl Service {
                 if lost_below > 0 {
                     data.lose(file, lost_below)?;
                 }
-                // From now on nothing is written behind until whoever decides says where.
-                let _still = self.drain.as_ref().map(|engine| engine.permits().still(file)).transpose()?;
                 reshapes.prepare(file, serial, change)?;
-            }
-            PeerRequest::Level { file, ref layout, ref place, size, lost_below } => {
-                self.demand_authority(from, file)?;
-                let held = self.level_here((file, layout), place, size, lost_below)?;
-                return Ok(PeerReply::Facts(held));
-            }
-            PeerRequest::Anew { file, size } => {
-                self.demand_authority(from, file)?;
-                self.take_anew(file, size)?;
             }
             PeerRequest::Reshaped { file, serial, done } => {
                 self.demand_authority(from, file)?;
@@ -198,8 +188,39 @@ impl Service {
         }
     }
 
+    /// Answers what concerns a file to which nothing is written behind meanwhile. Whoever has given the line up that it came
+    /// over may have asked again, and got on.
+    fn answer_when_still(
+        &self,
+        from: ServerId,
+        fence: &Arc<Fence>,
+        request: &PeerRequest,
+    ) -> Result<PeerReply> {
+        let &(PeerRequest::Reshape { file, .. }
+        | PeerRequest::Level { file, .. }
+        | PeerRequest::Anew { file, .. }) = request
+        else {
+            return Err(nonsense(request));
+        };
+        self.demand_authority(from, file)?;
+        let _still = self.be_still(file)?;
+        let _pass = fence.pass()?;
+        match request {
+            PeerRequest::Level { file, layout, place, size, lost_below } => {
+                self.level_here((*file, layout), place, *size, *lost_below).map(PeerReply::Facts)
+            }
+            PeerRequest::Anew { file, size } => self.take_anew(*file, *size).map(|()| PeerReply::Done),
+            _ => self.answer_bytes(from, request),
+        }
+    }
+
     /// Answers when whoever has to be waited for has said what is needed.
-    pub(crate) async fn answer_later(self: Arc<Service>, from: ServerId, request: PeerRequest) -> Answer {
+    pub(crate) async fn answer_later(
+        self: Arc<Service>,
+        from: ServerId,
+        fence: &Arc<Fence>,
+        request: PeerRequest,
+    ) -> Answer {
         self.demand_joined()?;
         let reply = match &request {
             PeerRequest::Names { ask } | PeerRequest::Carry { ask } => {
@@ -218,7 +239,7 @@ impl Service {
                     Err(_) => return Err(nonsense(&request)),
                 }
             }
-            _ => tokio::task::block_in_place(|| self.answer_bytes(from, &request))?,
+            _ => tokio::task::block_in_place(|| self.answer_when_still(from, fence, &request))?,
         };
         Ok(Reply::Peer(Box::new(reply)))
     }

@@ -350,7 +350,7 @@ impl Service {
         self.members.members().servers().filter(|&server| server != self.config.server).collect()
     }
 
-    /// What all servers count for a directory; one that cannot be reached is left out.
+    /// What all servers count for a directory; one that cannot be reached, or has lost its store, is left out.
     async fn shares(self: &Arc<Service>, dir: FileId, own: Share) -> Result<Share> {
         let mut total = own;
         let list = self.others().into_iter().map(|server| (server, PeerRequest::Share { dir })).collect();
@@ -358,7 +358,12 @@ impl Service {
             match answer {
                 Ok(PeerReply::Share { subdirs, touched }) => total = total.and(Share { subdirs, touched }),
                 Ok(other) => return Err(nonsense(&other)),
-                Err(error) if error.kind() == ErrorKind::Unreachable => {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::Unreachable | ErrorKind::Io | ErrorKind::BadStore
+                    ) =>
+                {
                     tracing::debug!(%dir, %error, "a directory's attributes are not complete");
                 }
                 Err(error) => return Err(error),

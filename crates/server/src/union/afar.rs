@@ -72,7 +72,17 @@ impl Service {
         let spans = behind(&pieces);
         let object = match union.ask(|backend| backend.open(&place.path)) {
             Ok(object) => object,
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
+            // It may have another name by now, and this one be that of something else.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::NotFound
+                        | ErrorKind::Invalid
+                        | ErrorKind::NotDirectory
+                        | ErrorKind::IsDirectory
+                        | ErrorKind::AccessDenied
+                ) =>
+            {
                 return Ok(None);
             }
             Err(error) => return Err(error),
