@@ -3,6 +3,7 @@
 //! Every path is resolved by the kernel below the root's own descriptor, with symbolic links refused wherever they
 //! are met, so that nothing outside is reached even if somebody swaps a directory for a link meanwhile.
 
+use crate::told::Told;
 use crate::{Backend, Creation, Found, Layout, Object, Path, Version, acl, lustre, shown, write_zeros};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Special, Time, Uid};
 use rustix::fs::{
@@ -30,8 +31,7 @@ const LIST: usize = 4096;
 pub struct Dir {
     root: OwnedFd,
     path: PathBuf,
-    /// The targets of a Lustre; none elsewhere.
-    osts: Vec<String>,
+    told: Told,
 }
 
 impl Dir {
@@ -40,7 +40,7 @@ impl Dir {
         let path = path.into();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(&path, flags, Mode::empty()) {
-            Ok(root) => Ok(Dir { osts: lustre::targets(&root), root, path }),
+            Ok(root) => Ok(Dir { told: Told::by(&root), root, path }),
             Err(errno) => {
                 let text = format!("cannot use {} as a back end: {errno}", path.display());
                 Err(Error::new(kind(errno), text))
@@ -50,7 +50,7 @@ impl Dir {
 
     /// The same, on a Lustre with these targets, whatever else says so.
     pub fn on_lustre(path: impl Into<PathBuf>, targets: Vec<String>) -> Result<Dir> {
-        Ok(Dir { osts: targets, ..Dir::open(path)? })
+        Ok(Dir { told: Told::Lustre(targets), ..Dir::open(path)? })
     }
 
     fn at(&self, path: Path<'_>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
@@ -209,19 +209,16 @@ impl Backend for Dir {
     }
 
     fn targets(&self) -> Vec<String> {
-        match self.osts.is_empty() {
-            true => vec![self.path.display().to_string()],
-            false => self.osts.clone(),
+        match self.told.targets() {
+            none if none.is_empty() => vec![self.path.display().to_string()],
+            told => told,
         }
     }
 
     fn layout(&self, file: Path<'_>) -> Result<Layout> {
         match self.file(file, OFlags::RDONLY) {
             Ok((file, _)) => {
-                let known =
-                    |layout: &Layout| layout.targets.iter().all(|&ost| (ost as usize) < self.osts.len());
-                let told = if self.osts.is_empty() { None } else { lustre::layout(&file) };
-                Ok(told.filter(known).unwrap_or(Layout { targets: vec![0], stripe: u64::MAX }))
+                Ok(self.told.layout(&file).unwrap_or(Layout { targets: vec![0], stripe: u64::MAX }))
             }
             Err(errno) => Err(self.failed(file, "open", errno)),
         }
@@ -232,7 +229,7 @@ impl Backend for Dir {
     }
 
     fn create_on(&self, file: Path<'_>, creation: &Creation, layout: &Layout) -> Result<Box<dyn Object>> {
-        if self.osts.is_empty() {
+        if !matches!(self.told, Told::Lustre(_)) {
             return self.create(file, creation);
         }
         let made = self.make_with(file, creation, DELAY)?;

@@ -11,6 +11,8 @@ pub enum Fault {
     Before,
     /// It was done, and nobody is told.
     After,
+    /// Nothing was done: whoever it is for has used all that he may.
+    Quota,
 }
 
 type Choose = Arc<dyn Fn(&str) -> Option<Fault> + Send + Sync>;
@@ -43,9 +45,12 @@ impl<B> Faulty<B> {
 
 fn through<T>(choose: &Choose, call: &str, perform: impl FnOnce() -> Result<T>) -> Result<T> {
     let fault = choose(call);
-    let done = if fault == Some(Fault::Before) { None } else { Some(perform()) };
+    let done = if matches!(fault, Some(Fault::Before | Fault::Quota)) { None } else { Some(perform()) };
     match (fault, done) {
         (None, Some(done)) => done,
+        (Some(Fault::Quota), _) => {
+            Err(Error::new(ErrorKind::NoSpace, format!("{call}: Disk quota exceeded")))
+        }
         _ => Err(Error::new(ErrorKind::Io, format!("{call}: the back end was told to fail"))),
     }
 }

@@ -18,6 +18,7 @@ mod memory;
 mod model;
 mod s3;
 mod stripes;
+mod told;
 
 pub use dir::Dir;
 pub use faulty::{Fault, Faulty};

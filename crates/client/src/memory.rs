@@ -50,7 +50,7 @@ pub(crate) struct Memory {
     pub(crate) asking: tokio::sync::Mutex<()>,
     /// Bytes that were written, and something for each write.
     seen: AtomicU64,
-    /// How often something was written by the ring, or was about to be.
+    /// How often something was written by the ring, or was tried to be.
     pub(crate) wrote: AtomicU64,
     pub(crate) leased: Leased,
     /// Somebody is about to get the next slab.
@@ -99,9 +99,11 @@ impl Memory {
         let life = self.session.opens.life();
         match lane.as_mut() {
             Some(lane) if lane.life == life && lane.writes => {
-                // Before it counts: whoever reads after it must not find what was leased before.
-                self.wrote.fetch_add(1, Ordering::Release);
-                Tried::Wrote(lane.write(offset, data))
+                let wrote = lane.write(offset, data);
+                // After it counts and before it returns: whoever reads then must not find what was leased before, nor
+                // what was asked for while it was on its way.
+                self.wrote.fetch_add(1, Ordering::AcqRel);
+                Tried::Wrote(wrote)
             }
             _ => Tried::Unbound,
         }

@@ -178,6 +178,22 @@ fn each_order_is_what_it_says() {
     assert_eq!(leaving(Order::Trio, &writes), "1:2:4+2 0:1:0+4 0:1:8+4 0:2:2+2 0:2:8+4");
 }
 
+/// The index hears of one file after the other; what counts is when the bytes were written.
+#[test]
+fn arrival_is_when_bytes_were_written_not_when_the_index_heard_of_them() {
+    let mut drain = Drain::new(Order::Arrival, Bytes(8));
+    let layout = Layout::new(vec![TargetId(0)], 4);
+    for (file, start, stamp) in [(1, 0, 1), (1, 4, 3), (2, 0, 2), (2, 4, 4)] {
+        drain.insert(FileId(file), &layout, Span::new(start, start + 4), Stamp(stamp));
+    }
+    let mut said = Vec::new();
+    while let Some((id, batch)) = drain.next(Pick::Any(0)) {
+        said.push((batch.file.0, batch.span().start));
+        drain.done(id);
+    }
+    assert_eq!(said, [(1, 0), (2, 0), (1, 4), (2, 4)]);
+}
+
 /// Ten checkpoints in one place, nine of them overwritten or deleted before they leave: only live bytes do.
 #[test]
 fn superseded_checkpoints_never_leave() {

@@ -275,9 +275,10 @@ pub(crate) async fn reckon(service: Arc<Service>) {
     let mut stopping = service.stopping();
     loop {
         tokio::select! {
+            biased;
+            () = stopped(&mut stopping) => return,
             _ = beat.tick() => {}
             () = service.circle.heard.notified() => {}
-            () = stopped(&mut stopping) => return,
         }
         tokio::task::block_in_place(|| service.reckon());
     }
@@ -291,9 +292,10 @@ pub(crate) async fn converse(service: Arc<Service>, index: usize) {
     let mut stopping = service.stopping();
     loop {
         tokio::select! {
+            biased;
+            () = stopped(&mut stopping) => return,
             _ = beat.tick() => {}
             _ = hurry.changed() => {}
-            () = stopped(&mut stopping) => return,
         }
         let told = say(&service, &line).await;
         service.saw(index, |seen| match told {

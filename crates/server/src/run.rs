@@ -386,12 +386,21 @@ async fn accept(
     }
 }
 
+/// Waits for so long; false at once when the server ends, without a look at the clock, which may have stopped.
+async fn rested(stopping: &mut watch::Receiver<bool>, pause: Duration) -> bool {
+    tokio::select! {
+        biased;
+        () = stopped(stopping) => false,
+        () = sleep(pause) => true,
+    }
+}
+
 /// Ends silent sessions, and the time of grace after the start.
 async fn sweep(service: Arc<Service>) {
     let silence = service.config.times.session;
-    let mut in_grace = true;
-    loop {
-        sleep((silence / 8).clamp(Duration::from_millis(10), Duration::from_secs(5))).await;
+    let (mut in_grace, mut stopping) = (true, service.stopping());
+    let pause = (silence / 8).clamp(Duration::from_millis(10), Duration::from_secs(5));
+    while rested(&mut stopping, pause).await {
         if in_grace && service.age() >= silence {
             in_grace = false;
             tokio::task::block_in_place(|| service.grace.end());
@@ -405,9 +414,8 @@ async fn sweep(service: Arc<Service>) {
 
 /// Writes down what jobs do.
 async fn remember(service: Arc<Service>) {
-    let mut beat = tokio::time::interval(Duration::from_secs(1));
-    loop {
-        beat.tick().await;
+    let mut stopping = service.stopping();
+    while rested(&mut stopping, Duration::from_secs(1)).await {
         service.jobs.second();
         let now = service.store.data().now();
         let note = || service.history.note(&service.jobs.all(now, &HashMap::new()), now);

@@ -171,9 +171,10 @@ impl Service {
             config,
         };
         service.resume_behind()?;
-        let Config { drain, server, .. } = service.config;
+        let Config { drain, server, .. } = &service.config;
         let servers = list.all().iter().map(|member| member.server).collect();
-        service.drain = service.union.as_ref().map(|union| Engine::new(drain, server, servers, union));
+        let engine = |union: &Arc<Union>| Engine::new(drain.clone(), *server, servers, union);
+        service.drain = service.union.as_ref().map(engine).transpose()?;
         Ok(service)
     }
 

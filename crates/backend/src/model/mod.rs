@@ -1,8 +1,10 @@
 //! A back end whose targets are as slow as modelled ones, so that contention is visible on any machine.
 //!
-//! Written `model:DEVICE[,slower=N][,queue=N][,faults=N][,shared=DIR]:BACKEND`. `DEVICE` is one of `scenarios/devices.toml`.
-//! `slower` makes everything take so many times as long; `queue` lets a disk sort so many writes; `faults` lets every so manieth write fail; `shared` keeps what the
-//! targets are doing in a directory, so that all servers of a machine that name it write to the same targets.
+//! Written `model:DEVICE[,slower=N][,grain=N][,queue=N][,faults=N][,shared=DIR]:BACKEND`. `DEVICE` is one of
+//! `scenarios/devices.toml`. `slower` makes everything take so many times as long; `grain` lets every byte stand for so many, so
+//! that a little data takes as many writes and seeks as much would; `queue` lets a disk sort so many writes; `faults` lets every
+//! so manieth write fail; `shared` keeps what the targets are doing in a directory, so that all servers of a machine that name it
+//! write to the same targets.
 //!
 //! **Invariant**: a write returns when it is done both behind and in the model; the model's time is the machine's.
 //!

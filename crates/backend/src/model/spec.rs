@@ -31,19 +31,20 @@ impl FromStr for Spec {
     fn from_str(text: &str) -> Result<Spec> {
         let mut words = text.split(',');
         let mut spec = Spec { device: device(words.next().unwrap_or_default())?, faults: None, shared: None };
-        let mut slower = 1.0;
+        let (mut slower, mut grain) = (1.0, 1.0);
         for word in words {
             let wrong = |why: &str| {
                 let text = format!(
-                    "\"{word}\" of a modelled back end {why}: write slower=N, queue=N, faults=N or shared=DIR"
+                    "\"{word}\" of a modelled back end {why}: write slower=N, grain=N, queue=N, faults=N or shared=DIR"
                 );
                 Error::new(ErrorKind::Invalid, text)
             };
             let (key, value) = word.split_once('=').ok_or_else(|| wrong("says nothing"))?;
             match key {
-                "slower" => {
+                "slower" | "grain" => {
                     let times = value.parse::<f64>().ok().filter(|times| (1e-3..=1e6).contains(times));
-                    slower = times.ok_or_else(|| wrong("has no number from 0.001 to 1000000"))?;
+                    let times = times.ok_or_else(|| wrong("has no number from 0.001 to 1000000"))?;
+                    *(if key == "slower" { &mut slower } else { &mut grain }) = times;
                 }
                 "faults" => {
                     let every = value.parse::<u64>().ok().filter(|&every| every > 0);
@@ -57,7 +58,7 @@ impl FromStr for Spec {
                 _ => return Err(wrong("is not known")),
             }
         }
-        spec.device = spec.device.slower(slower);
+        spec.device = spec.device.grain(grain).slower(slower);
         Ok(spec)
     }
 }

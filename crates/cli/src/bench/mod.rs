@@ -10,10 +10,14 @@
 //! measure    what the notes mean: shares, variation, time to fairness
 //! report     a table, JSON, a picture
 //! worker     one process of a job
+//! drain      what the order of a drain is worth
+//! place      what placement is worth
 //! ```
 
+mod drain;
 mod glimpse;
 mod io;
+mod lot;
 mod measure;
 mod place;
 mod report;
@@ -27,6 +31,7 @@ use crate::failure::{Failure, Outcome};
 use crate::view::SharedReport;
 use crate::{output, signals};
 use clap::{Args, Subcommand};
+pub(crate) use drain::drained;
 use forebay_policy::share::Discipline;
 pub(crate) use glimpse::Glimpse;
 pub(crate) use io::{Far, Places, Steps};
@@ -70,6 +75,8 @@ pub(crate) enum Bench {
     Place(place::Place),
     /// Compare what to buffer and what to send on, with real servers before modelled disks
     Route(route::Route),
+    /// Compare direct writes and orders of draining, with real servers and bytes on modelled targets
+    Drain(drain::Drain),
 }
 
 #[derive(Args)]
@@ -92,6 +99,7 @@ impl Bench {
             Bench::Io(io) => io.run(),
             Bench::Place(place) => place.run(),
             Bench::Route(route) => route.run(),
+            Bench::Drain(drain) => drain.run(),
         }
     }
 }

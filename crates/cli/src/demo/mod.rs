@@ -1,5 +1,5 @@
-//! `demo`: jobs write, the server is killed and restarted in the middle, every byte is verified; then two jobs share, and
-//! two write before a disk.
+//! `demo`: jobs write, the server is killed and restarted in the middle, every byte is verified; then two jobs share, three
+//! drain to modelled targets, and two write before a disk.
 //!
 //! Everything is real: a server process, one client process for each job, Unix sockets, SIGKILL. All of it lives in a
 //! temporary directory and in memory, and is removed at the end, also when the demo is interrupted.
@@ -93,6 +93,10 @@ impl Play<'_> {
         let sharing = bench::duel(self.stop, &mut |jobs| duel.show(jobs));
         duel.finish();
         let sharing = sharing?;
+        live.say(format_args!(
+            "three jobs have data for four modelled disks: drained as it came, and as TRIO does, smallest job first"
+        ))?;
+        let draining = bench::drained(self.stop)?;
         let routing = route::play(&live, self.stop)?;
         let jobs =
             self.plan.jobs.iter().zip(written.done.iter().zip(&verified)).map(|(job, (wrote, read))| {
@@ -119,6 +123,7 @@ impl Play<'_> {
             reading: reading.as_secs_f64(),
             crash,
             sharing,
+            draining,
             routing,
         })
     }

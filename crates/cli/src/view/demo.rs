@@ -69,6 +69,18 @@ impl fmt::Display for RoutedReport {
     }
 }
 
+/// One order in which the data of several jobs left for modelled targets.
+#[derive(Serialize)]
+pub(crate) struct DrainedReport {
+    pub(crate) order: String,
+    /// Bytes a second.
+    pub(crate) bandwidth: f64,
+    /// As a part of what the targets can take at best.
+    pub(crate) of_best: f64,
+    /// Seconds until each job was out, the smallest first.
+    pub(crate) jobs: Vec<f64>,
+}
+
 /// The whole demo.
 #[derive(Serialize)]
 pub(crate) struct DemoReport {
@@ -82,6 +94,8 @@ pub(crate) struct DemoReport {
     pub(crate) sharing: Vec<SharedReport>,
     /// A sequential and a random job before a modelled disk.
     pub(crate) routing: Vec<RoutedReport>,
+    /// The same data drained in one order and another.
+    pub(crate) draining: Vec<DrainedReport>,
 }
 
 impl DemoReport {
@@ -171,6 +185,16 @@ impl fmt::Display for DemoReport {
         }
         for job in &self.routing {
             writeln!(f, "  routing    {job}")?;
+        }
+        for DrainedReport { order, bandwidth, of_best, jobs } in &self.draining {
+            let jobs: Vec<String> = jobs.iter().map(|&time| seconds(time)).collect();
+            writeln!(
+                f,
+                "  draining   {order}: {}/s, {:.0} % of what the targets can take; small, middle and large job out after {}",
+                human::size(*bandwidth as u64),
+                of_best * 100.0,
+                jobs.join(", ")
+            )?;
         }
         match self.verdict() {
             Ok(()) => write!(

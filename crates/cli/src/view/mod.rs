@@ -19,7 +19,7 @@ mod table;
 mod transfer;
 
 pub(crate) use bytes::lossy;
-pub(crate) use demo::{Crash, DemoReport, JobReport, RoutedReport, SharedReport};
+pub(crate) use demo::{Crash, DemoReport, DrainedReport, JobReport, RoutedReport, SharedReport};
 pub(crate) use drain::DrainState;
 pub(crate) use entry::{Entries, Entry, Facts, Sum, Sums};
 pub(crate) use jobs::JobTable;

@@ -27,6 +27,14 @@ fn every_byte_survives_and_nothing_is_left_behind() {
     let (ordered, random) = (&report["routing"][0], &report["routing"][1]);
     assert_eq!((&ordered["direct"], &ordered["buffered"]), (&(32 << 20).into(), &0.into()), "{ordered}");
     assert!(random["buffered"].as_u64() >= Some(16 << 20), "{random}");
+    let (arrival, trio) = (&report["draining"][0], &report["draining"][1]);
+    assert_eq!((&arrival["order"], &trio["order"]), (&"arrival".into(), &"trio".into()), "{report}");
+    for job in 0..3 {
+        assert!(
+            arrival["jobs"][job].as_f64() > Some(0.0) && trio["jobs"][job].as_f64() > Some(0.0),
+            "{report}"
+        );
+    }
     let crash = &report["crash"];
     assert!(crash["recovery"]["records"].as_u64().unwrap() > 0, "{crash}");
     assert_eq!(crash["recovery"]["clean"], false);

@@ -5,6 +5,7 @@ mod calibrate;
 mod checking;
 mod crowd;
 mod demo;
+mod draining;
 mod errors;
 mod files;
 mod lost;

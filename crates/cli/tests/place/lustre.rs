@@ -70,6 +70,8 @@ pub(crate) struct State {
     inactive: Vec<u32>,
     /// Where the next file of the usual layout begins.
     start: u32,
+    /// Attributes that other file systems would tell, by the name of what has them (none for the root) and their own.
+    pub(crate) others: BTreeMap<(String, String), String>,
     /// Names in the order of their creation, with whether the layout was to come later.
     pub(crate) created: Vec<(String, bool)>,
 }
@@ -94,6 +96,7 @@ impl Mounted {
             targets,
             inactive: inactive.to_vec(),
             start: 0,
+            others: BTreeMap::new(),
             created: Vec::new(),
         }));
         let mut config = Config::default();
@@ -146,6 +149,13 @@ pub(crate) fn read(lov: Option<&[u8]>) -> Layout {
 }
 
 impl State {
+    /// What another file system would tell of something in the root.
+    fn other(&self, ino: u64, attribute: &OsStr) -> Option<&String> {
+        let name = self.nodes[&1].names.iter().find(|(_, node)| **node == ino).map(|(name, _)| name);
+        let name = name.map_or(String::new(), |name| name.to_string_lossy().into_owned());
+        self.others.get(&(name, attribute.to_string_lossy().into_owned()))
+    }
+
     /// What the layout of a file in the root says.
     pub(crate) fn layout(&self, name: &str) -> Layout {
         let mut node = &self.nodes[&1];
@@ -458,6 +468,13 @@ impl Filesystem for Fs {
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let state = self.lock();
+        if let Some(told) = state.other(ino.0, name) {
+            return match told.len() {
+                len if size == 0 => reply.size(len as u32),
+                len if len <= size as usize => reply.data(told.as_bytes()),
+                _ => reply.error(Errno::ERANGE),
+            };
+        }
         if name != LOV || state.mood == Mood::Ignorant {
             return reply.error(Errno::EOPNOTSUPP);
         }

@@ -3,6 +3,7 @@
 mod bench;
 mod dry;
 mod lustre;
+mod others;
 mod parallel;
 mod programs;
 mod world;

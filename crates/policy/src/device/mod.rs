@@ -63,6 +63,13 @@ impl Device {
         let seek = Tick((self.seek.0 as f64 * times) as u64);
         Device { curve: self.curve.slower(times), seek, ..*self }
     }
+
+    /// The same in a world where every byte stands for so many: what takes time by itself, a seek, takes as long.
+    #[must_use]
+    pub fn grain(&self, bytes: f64) -> Device {
+        assert!(bytes > 0.0, "a byte stands for something");
+        Device { curve: self.curve.slower(bytes), ..*self }
+    }
 }
 
 /// A write that a target is working on.

@@ -88,7 +88,8 @@ pub struct Drain {
     /// The target that is being emptied.
     current: Option<TargetId>,
     flying: Few<BatchId, Flight>,
-    arrivals: u64,
+    /// Where each write that is under way begins, in which file, where it ends; no two of a file meet.
+    spans: Few<(FileId, u64), (FileId, u64)>,
     batches: u64,
 }
 
@@ -105,19 +106,17 @@ impl Drain {
             sequence: BTreeSet::new(),
             current: None,
             flying: Few::default(),
-            arrivals: 0,
+            spans: Few::default(),
             batches: 0,
         }
     }
 
     /// Bytes were written here that are to go behind. A file's layout is that of its first bytes as long as it has any.
     pub fn insert(&mut self, file: FileId, layout: &Layout, span: Span, stamp: Stamp) {
-        self.arrivals += 1;
-        let arrival = self.arrivals;
         let layout = self.layouts.or_insert_with(file, || layout.clone());
         for (target, span) in layout.cut(span) {
             let mut tell = |changed: Changed| note(&mut self.sequence, self.order, target, file, changed);
-            self.index.insert((target, (file, ())), Piece { span, stamp, arrival }, &mut tell);
+            self.index.insert((target, (file, ())), Piece { span, stamp }, &mut tell);
         }
     }
 
@@ -184,29 +183,36 @@ impl Drain {
         self.batches += 1;
         let id = BatchId(self.batches);
         self.flying.insert(id, Flight { span, batch: batch.clone() });
+        self.spans.insert((file, span.start), (file, span.end));
         Some((id, batch))
     }
 
     /// A write has ended well: what of it still counts. `None` if nobody knows of it.
     pub fn done(&mut self, id: BatchId) -> Option<Batch> {
-        let batch = self.flying.remove(id)?.batch;
+        let batch = self.landed(id)?;
         self.forget_if_done(batch.file);
         Some(batch)
     }
 
     /// A write has failed: what of it still counts is to be written again.
     pub fn failed(&mut self, id: BatchId) {
-        if let Some(Flight { batch, .. }) = self.flying.remove(id) {
+        if let Some(batch) = self.landed(id) {
             batch.pieces.into_iter().for_each(|piece| self.put(batch.target, batch.file, piece));
             self.forget_if_done(batch.file);
         }
     }
 
+    /// A write is not under way any more.
+    fn landed(&mut self, id: BatchId) -> Option<Batch> {
+        let Flight { span, batch } = self.flying.remove(id)?;
+        self.spans.remove((batch.file, span.start));
+        Some(batch)
+    }
+
     /// Lets go of a file of which nothing waits and nothing is under way.
     fn forget_if_done(&mut self, file: FileId) {
-        if self.targets_of(file).next().is_none()
-            && !self.flying.values().any(|flight| flight.batch.file == file)
-        {
+        let flies = self.spans.before((file, u64::MAX)).is_some_and(|(of, _)| *of == file);
+        if self.targets_of(file).next().is_none() && !flies {
             self.layouts.remove(file);
         }
     }
@@ -267,21 +273,20 @@ impl Drain {
 
     /// Whether two neighbours go together: not where things leave just as they came.
     fn joins(&self, first: &Piece, next: &Piece) -> bool {
-        self.order != Order::Arrival || first.arrival == next.arrival
+        self.order != Order::Arrival || first.stamp == next.stamp
     }
 
     /// Whether any of these bytes are being written: an older version of them must be behind first. Bytes that were cut
     /// while they were written count too.
     fn is_flying(&self, file: FileId, span: Span) -> bool {
-        let mut same = self.flying.values().filter(|flight| flight.batch.file == file);
-        same.any(|flight| flight.span.meet(span).is_some())
+        self.spans.before((file, span.end)).is_some_and(|&(of, end)| of == file && end > span.start)
     }
 }
 
 fn note(sequence: &mut BTreeSet<Place>, order: Order, target: TargetId, file: FileId, changed: Changed) {
-    let Piece { span, arrival, .. } = changed.piece;
+    let Piece { span, stamp, .. } = changed.piece;
     let place = match order {
-        Order::Arrival => (arrival, span.start, file, target),
+        Order::Arrival => (stamp.0, span.start, file, target),
         Order::Offset => (file.0, span.start, file, target),
         Order::Target | Order::Trio => return,
     };

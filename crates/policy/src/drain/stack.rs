@@ -10,8 +10,6 @@ pub struct Piece {
     pub span: Span,
     /// When they were written here.
     pub stamp: Stamp,
-    /// When they were told of: counts up.
-    pub arrival: u64,
 }
 
 impl Piece {
@@ -181,7 +179,7 @@ mod tests {
     use forebay_model::FileId;
 
     fn piece(start: u64, end: u64, stamp: u64) -> Piece {
-        Piece { span: Span::new(start, end), stamp: Stamp(stamp), arrival: stamp }
+        Piece { span: Span::new(start, end), stamp: Stamp(stamp) }
     }
 
     fn shape(ranges: &Ranges) -> Vec<(u64, u64, u64)> {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const NAP: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Most writers at a target at once.
+    /// Most writers at any target at once.
     pub(crate) fn streams(&self) -> usize {
         self.board().streams() as usize
     }
@@ -59,7 +59,7 @@ mod tests {
     fn board(alpha: u32, now: Instant) -> Board {
         let servers = vec![ServerId(0)];
         let terms =
-            Terms { server: servers[0], servers, alpha, targets: 2, choice: Choice::Sjf, quantum: None };
+            Terms { server: servers[0], servers, alpha: vec![alpha; 2], choice: Choice::Sjf, quantum: None };
         Board::new(Order::Offset, Bytes::mib(1), Places::new(terms), vec![Gauge::new(now); 2])
     }
 

@@ -1,5 +1,6 @@
 //! Everything that is to leave, is leaving, or could not: what the workers and the scout share.
 
+use super::alpha::Learner;
 use super::failures::Failures;
 use super::gauge::{Gauge, Valve};
 use super::places::Places;
@@ -11,8 +12,9 @@ use forebay_store::Dirty;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// As much waits in the index before more files are prepared, at least.
-const AHEAD: u64 = 64 << 20;
+/// As much waits in the index before more files are prepared, at least: the arbiter can put only those jobs in order that
+/// it knows of.
+const AHEAD: u64 = 1 << 30;
 /// Where orders that do not look at jobs keep everything.
 const ALL: JobId = JobId(0);
 /// A writer past the buffer leaves the next place to the drain for so long.
@@ -74,6 +76,7 @@ pub(super) struct Board {
     pub(super) last_ticket: u64,
     pub(super) gauges: Vec<Gauge>,
     pub(super) valve: Option<Valve>,
+    pub(super) learner: Option<Learner>,
     /// Workers that do something.
     pub(super) busy: usize,
     /// How full the buffer is, in thousandths.
@@ -98,6 +101,7 @@ impl Board {
             last_ticket: 0,
             gauges,
             valve: None,
+            learner: None,
             busy: 0,
             fill: 0,
             priorities: HashMap::new(),
@@ -249,7 +253,7 @@ impl Board {
         loop {
             let mut given_back = false;
             for (queue, target) in self.places.granted() {
-                let streams = self.places.streams();
+                let streams = self.places.streams(target);
                 if self.gauge(target).is_some_and(|gauge| gauge.writers >= streams) {
                     continue;
                 }
@@ -280,15 +284,16 @@ impl Board {
         Assignment { queue, id, batch }
     }
 
-    /// Most writers at a target at once.
+    /// Most writers at any target at once.
     pub(super) fn streams(&self) -> u32 {
-        self.places.streams()
+        let targets = 0..u32::try_from(self.gauges.len()).unwrap_or(u32::MAX);
+        targets.map(|target| self.places.streams(TargetId(target))).max().unwrap_or(1)
     }
 
     /// Gives a writer past the buffer a place at a target, if there is one. The last place goes to it and to the drain
     /// in turn.
     pub(super) fn enter(&mut self, target: TargetId, now: Instant) -> bool {
-        let (streams, waits) = (self.streams(), self.queued_at(target) > 0);
+        let (streams, waits) = (self.places.streams(target), self.queued_at(target) > 0);
         let Some(gauge) = self.gauge(target) else { return true };
         let turn = gauge.passed.filter(|since| waits && now.duration_since(*since) < COURTESY);
         if gauge.writers >= streams || (turn.is_some() && gauge.writers + 1 >= streams) {
@@ -319,6 +324,11 @@ impl Board {
         if let Some(gauge) = self.gauge(target) {
             gauge.writers = gauge.writers.saturating_sub(1);
             gauge.written += bytes;
+        }
+        let waits = self.queued_at(target) > 0;
+        let learner = self.learner.as_mut();
+        if let Some(alpha) = learner.and_then(|learner| learner.wrote(now, target, bytes, waits)) {
+            self.places.set_alpha(now, target, alpha);
         }
         let left = self.waiting_at(queue, target);
         self.places.wrote(now, (queue, target), bytes, left);

@@ -10,6 +10,7 @@
 //!
 //! **Deliberately absent**: the order and whose turn it is (`forebay_policy`); knowledge of files behind (`union`).
 
+mod alpha;
 mod beside;
 mod board;
 mod court;
@@ -27,16 +28,19 @@ mod shared;
 mod talk;
 mod ticket;
 mod trigger;
+mod wish;
 mod work;
 
+pub use alpha::Alpha;
 pub(crate) use room::Room;
 pub use settings::{Draining, Hours, Verify};
 pub(crate) use talk::converse;
 
 use crate::service::Service;
 use crate::union::Union;
+use alpha::Learner;
 use board::Board;
-use forebay_model::{FileId, ServerId};
+use forebay_model::{FileId, Result, ServerId};
 use gauge::{Gauge, Valve};
 use line::Line;
 use permits::Permits;
@@ -46,9 +50,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::{Notify, mpsc};
+use wish::Placement;
 
 /// Fewest and most workers.
-const WORKERS: std::ops::RangeInclusive<usize> = 2..=16;
+const WORKERS: std::ops::RangeInclusive<usize> = 2..=128;
 /// Most things of which it is remembered that their names or attributes changed.
 const MOST_NOTES: usize = 1 << 16;
 
@@ -56,6 +61,8 @@ const MOST_NOTES: usize = 1 << 16;
 pub(crate) struct Engine {
     pub(crate) settings: Draining,
     targets: Vec<String>,
+    placement: Placement,
+    workers: usize,
     board: Mutex<Board>,
     /// Rung when there is something to do.
     bell: Condvar,
@@ -89,19 +96,30 @@ struct Notes {
 }
 
 impl Engine {
-    pub(crate) fn new(settings: Draining, server: ServerId, servers: Vec<ServerId>, union: &Union) -> Engine {
+    pub(crate) fn new(
+        settings: Draining,
+        server: ServerId,
+        servers: Vec<ServerId>,
+        union: &Union,
+    ) -> Result<Engine> {
         let (targets, now) = (union.ask(|backend| backend.targets()), Instant::now());
-        let count = u32::try_from(targets.len()).unwrap_or(u32::MAX);
-        let Draining { alpha, choice, quantum, .. } = settings;
-        let places = Places::new(Terms { server, servers, alpha, targets: count, choice, quantum });
+        let alpha = settings.alpha.of(&targets)?;
+        let most = settings.alpha.most(&alpha) as usize;
+        let workers = targets.len().saturating_mul(most).clamp(*WORKERS.start(), *WORKERS.end());
+        let alone = servers.len() < 2;
+        let Draining { choice, quantum, .. } = settings;
+        let places = Places::new(Terms { server, servers, alpha, choice, quantum });
         let gauges = targets.iter().map(|_| Gauge::new(now)).collect();
         let mut board = Board::new(settings.order, settings.write, places, gauges);
         board.valve = settings.rate.map(|rate| Valve::new(rate.0, now));
+        board.learner = (settings.alpha == Alpha::Learnt && alone).then(|| Learner::new(targets.len()));
         union.all_claims().into_iter().for_each(|file| board.take_up(file));
         // What an earlier life of the server did not bring behind is found by looking at everything.
         let notes = Notes { files: HashSet::new(), all: true, since: Some(now) };
-        Engine {
+        Ok(Engine {
             settings,
+            placement: Placement::new(targets.len()),
+            workers,
             targets,
             board: Mutex::new(board),
             bell: Condvar::new(),
@@ -119,7 +137,7 @@ impl Engine {
             walks: Mutex::default(),
             permits: Permits::default(),
             parts: shared::Parts::default(),
-        }
+        })
     }
 
     fn board(&self) -> MutexGuard<'_, Board> {
@@ -139,8 +157,7 @@ impl Engine {
     /// Begins to drain: the threads end when the server does, and let go of what says that something is alive.
     pub(crate) fn start(service: &Arc<Service>, alive: &mpsc::Sender<()>) {
         let Some(engine) = &service.drain else { return };
-        let places = engine.targets.len().saturating_mul(engine.settings.alpha as usize);
-        for _ in 0..places.clamp(*WORKERS.start(), *WORKERS.end()) {
+        for _ in 0..engine.workers {
             let (service, alive) = (service.clone(), alive.clone());
             tokio::task::spawn_blocking(move || {
                 work::work(&service);

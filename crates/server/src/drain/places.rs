@@ -14,8 +14,8 @@ pub(super) struct Terms {
     pub(super) server: ServerId,
     /// All servers of the service, in the order of their numbers.
     pub(super) servers: Vec<ServerId>,
-    pub(super) alpha: u32,
-    pub(super) targets: u32,
+    /// Writers at each target.
+    pub(super) alpha: Vec<u32>,
     pub(super) choice: Choice,
     pub(super) quantum: Option<Bytes>,
 }
@@ -52,9 +52,10 @@ struct Place {
 impl Places {
     pub(super) fn new(terms: Terms) -> Places {
         let until = terms.quantum.map_or(Until::All, Until::Quantum);
-        let (alpha, per_server, choice) = (terms.alpha, terms.targets.max(1), terms.choice);
-        let court = Court::new(Rules { alpha, per_server, until, choice, ..Rules::default() });
-        Places {
+        let (choice, alpha) = (terms.choice, terms.alpha.clone());
+        let per_server = u32::try_from(alpha.len()).unwrap_or(u32::MAX).max(1);
+        let court = Court::new(Rules { per_server, until, choice, ..Rules::default() });
+        let mut places = Places {
             terms,
             court,
             held: BTreeMap::new(),
@@ -64,7 +65,23 @@ impl Places {
             heard: BTreeMap::new(),
             given: BTreeSet::new(),
             news: false,
+        };
+        (0..).map(TargetId).zip(alpha).for_each(|(target, alpha)| places.set_alpha(Tick(0), target, alpha));
+        places
+    }
+
+    /// So many may write to a target from now on.
+    pub(super) fn set_alpha(&mut self, now: Tick, target: TargetId, alpha: u32) {
+        if let Some(known) = self.terms.alpha.get_mut(target.0 as usize) {
+            *known = alpha;
+            let given = self.court.set_alpha(now, target, alpha);
+            self.take(given);
         }
+    }
+
+    /// How many servers may write to a target.
+    pub(super) fn alpha(&self, target: TargetId) -> u32 {
+        self.terms.alpha.get(target.0 as usize).copied().unwrap_or(1)
     }
 
     /// The server that gives out a target.
@@ -125,9 +142,9 @@ impl Places {
         self.held.keys().copied().collect()
     }
 
-    /// Most writers of this server at one target: alone it has all places.
-    pub(super) fn streams(&self) -> u32 {
-        if self.terms.servers.len() < 2 { self.terms.alpha } else { 1 }
+    /// Most writers of this server at a target: alone it has all places.
+    pub(super) fn streams(&self, target: TargetId) -> u32 {
+        if self.terms.servers.len() < 2 { self.alpha(target) } else { 1 }
     }
 
     /// Bytes were written under a grant, and so many are left: it goes on, or is given back.
@@ -240,7 +257,13 @@ mod tests {
     fn places(servers: &[u16], alpha: u32, quantum: Option<u64>) -> Places {
         let (quantum, servers) =
             (quantum.map(Bytes), servers.iter().copied().map(ServerId).collect::<Vec<_>>());
-        Places::new(Terms { server: servers[0], servers, alpha, targets: 2, choice: Choice::Sjf, quantum })
+        Places::new(Terms {
+            server: servers[0],
+            servers,
+            alpha: vec![alpha; 2],
+            choice: Choice::Sjf,
+            quantum,
+        })
     }
 
     #[test]

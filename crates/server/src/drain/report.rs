@@ -89,7 +89,7 @@ impl Engine {
                 queued: board.queued_at(TargetId(number as u32)),
                 written: gauge.written,
                 rate: gauge.rate(),
-                alpha: self.settings.alpha,
+                alpha: board.places.alpha(TargetId(number as u32)),
                 writers: gauge.writers,
             }
         });

@@ -1,5 +1,6 @@
 //! What can be set about draining.
 
+use super::alpha::Alpha;
 use crate::human;
 use forebay_model::{Bytes, Error, ErrorKind, Result};
 use forebay_policy::arbiter::Choice;
@@ -10,7 +11,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// When, in which order and how fast data leaves for the back end: the table `[server.drain]` of `forebay.toml`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Draining {
     /// Above this many per cent of the capacity data leaves by itself, down to it.
@@ -25,8 +26,8 @@ pub struct Draining {
     /// Most bytes of one write behind.
     #[serde(with = "human::size")]
     pub write: Bytes,
-    /// Servers that write to one target at once.
-    pub alpha: u32,
+    /// Servers that write to one target at once: a number, "learnt", or what calibrate found.
+    pub alpha: Alpha,
     /// Which job comes first at a target.
     pub choice: Choice,
     /// A grant lasts for so many bytes; until all of a job's bytes for the target are out if not given.
@@ -53,7 +54,7 @@ impl Default for Draining {
             when_idle: false,
             order: Order::Trio,
             write: Bytes::mib(8),
-            alpha: 2,
+            alpha: Alpha::Fixed(2),
             choice: Choice::Sjf,
             quantum: None,
             verify: Verify::Acknowledged,
@@ -72,7 +73,7 @@ impl Draining {
             Draining { write: Bytes(0..=4095), .. } => {
                 invalid("drain.write is less than 4KiB: choose more, such as 8MiB")
             }
-            Draining { alpha: 0, .. } => invalid("drain.alpha is 0: nobody could ever write"),
+            Draining { alpha: Alpha::Fixed(0), .. } => invalid("drain.alpha is 0: nobody could ever write"),
             Draining { quantum: Some(Bytes(0)), .. } => invalid("drain.quantum is 0: leave it away"),
             Draining { rate: Some(Bytes(0)), .. } => invalid("drain.rate is 0: leave it away"),
             _ => Ok(()),

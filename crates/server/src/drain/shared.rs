@@ -103,7 +103,7 @@ impl Service {
         self.recover_from_behind(file).await?;
         let born = tokio::task::block_in_place(|| -> Result<_> {
             let Some(layout) = self.shared_layout(file)? else { return Ok(None) };
-            let wish = |_: &[forebay_model::Name], _: u64| None;
+            let wish = engine.wish(self, file);
             let Some(known) = self.bear(union, file, &wish)? else { return Ok(None) };
             engine.board().touch_dirs(&known.dirs);
             let grown = self.grow_shared(union, file, size)?;
@@ -132,7 +132,7 @@ impl Service {
     /// whatever happens. The caller keeps the file's order.
     pub(crate) fn claim_shared(&self, file: FileId) -> Result<()> {
         match &self.union {
-            Some(union) if union.knows(file)? => self.bear(union, file, &|_, _| None).map(drop),
+            Some(union) if union.knows(file)? => self.bear(union, file, &|_| None).map(drop),
             _ => Ok(()),
         }
     }
@@ -172,15 +172,15 @@ impl Service {
         }
         let object = open_place(union, file, place)?;
         let there = union.ask(|_| object.version())?.size;
-        let whole = Span::new(0, size.min(there));
+        let gaps = data.gaps(file, Span::new(0, size.min(there)))?;
         union.ask(|_| -> Result<()> {
-            for gap in data.gaps(file, whole)? {
+            for &gap in &gaps {
                 let mut own = layout.pieces(gap).filter(|(server, _)| *server == self.config.server);
                 own.try_for_each(|(_, span)| object.zero(span))?;
             }
             object.sync()
         })?;
-        data.hollow(file, &[whole], Batch::default())?;
+        data.hollow(file, &gaps, Batch::default())?;
         self.held(file)
     }
 

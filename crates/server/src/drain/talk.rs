@@ -27,9 +27,10 @@ pub(crate) async fn converse(service: Arc<Service>, server: ServerId) {
     loop {
         let pause = if silent.is_some() { AGAIN } else { BEAT };
         tokio::select! {
+            biased;
+            () = stopped(&mut stopping) => return,
             () = engine.talk.notified() => {}
             () = sleep(pause) => {}
-            () = stopped(&mut stopping) => return,
         }
         let (poke, statement) = {
             let mut board = engine.board();

@@ -66,8 +66,8 @@ mod tests {
     fn lazy_below_the_threshold_eager_above_and_when_somebody_waits() {
         let noon = 20_000 * 86_400 + 12 * 3600;
         let settings = Draining { age: Duration::from_secs(10), ..Draining::default() };
-        let night = Draining { hours: Some("20:00-06:00".parse().unwrap()), ..settings };
-        let idle = Draining { when_idle: true, ..settings };
+        let night = Draining { hours: Some("20:00-06:00".parse().unwrap()), ..settings.clone() };
+        let idle = Draining { when_idle: true, ..settings.clone() };
         let second = |seconds: u64| Stamp(seconds * 1_000_000_000);
         let (any, on, over) = (Burst::Any, Burst::GoesOn, Burst::Over);
         for (burst, live, waiting, wanted) in [
@@ -80,20 +80,20 @@ mod tests {
             assert_eq!(want(&settings, view), wanted, "{burst:?} {live} {waiting}");
         }
         for (settings, live, waiting, wanted) in [
-            (settings, 0, 0, Want::Nothing),
-            (settings, 200, 0, Want::Before(second(noon - 10))),
-            (settings, 201, 0, Want::Bytes(1)),
-            (settings, 900, 0, Want::Bytes(700)),
-            (settings, 900, 1, Want::Bytes(700)),
-            (settings, 100, 1, Want::Bytes(250)),
-            (idle, 100, 0, Want::Before(second(noon))),
-            (night, 200, 0, Want::Nothing),
-            (night, 700, 0, Want::Nothing),
-            (night, 900, 0, Want::Bytes(100)),
-            (night, 700, 1, Want::Bytes(500)),
+            (&settings, 0, 0, Want::Nothing),
+            (&settings, 200, 0, Want::Before(second(noon - 10))),
+            (&settings, 201, 0, Want::Bytes(1)),
+            (&settings, 900, 0, Want::Bytes(700)),
+            (&settings, 900, 1, Want::Bytes(700)),
+            (&settings, 100, 1, Want::Bytes(250)),
+            (&idle, 100, 0, Want::Before(second(noon))),
+            (&night, 200, 0, Want::Nothing),
+            (&night, 700, 0, Want::Nothing),
+            (&night, 900, 0, Want::Bytes(100)),
+            (&night, 700, 1, Want::Bytes(500)),
         ] {
             let view = View { capacity: 1000, live, waiting, idle: true, burst: any, now: second(noon) };
-            assert_eq!(want(&settings, view), wanted, "{settings:?} {live} {waiting}");
+            assert_eq!(want(settings, view), wanted, "{settings:?} {live} {waiting}");
         }
     }
 }

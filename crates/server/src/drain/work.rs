@@ -50,7 +50,7 @@ pub(super) fn work(service: &Arc<Service>) {
     let (Some(engine), Some(union)) = (&service.drain, &service.union) else { return };
     let stopping = service.stopping();
     let mut hand = Hand::default();
-    let limit = UNSETTLED.min(service.store.data().usage().capacity / 16);
+    let limit = UNSETTLED.min(service.store.data().usage().capacity / (2 * engine.workers as u64).max(16));
     while let Some(task) = engine.next(service, !hand.stints.is_empty(), &stopping) {
         match task {
             Task::Prepare(file) => engine.prepare(service, union, file),
@@ -129,7 +129,7 @@ impl Engine {
         if service.is_shared(file) {
             return self.prepared_shared(service, union, file);
         }
-        let wish = |_: &[Name], _: u64| None;
+        let wish = self.wish(service, file);
         let Some(born) = service.bear(union, file, &wish)? else {
             return Ok(Prepared::Gone);
         };
@@ -189,6 +189,9 @@ impl Engine {
                 });
             }
             Err(error) => {
+                if error.kind() == ErrorKind::NoSpace {
+                    self.placement.filled(target.0);
+                }
                 let error = self.at_target(target, error);
                 let writes = hand.drop(file);
                 self.board().wrote(now, queue, target, 0);
@@ -281,6 +284,8 @@ impl Engine {
                     let between: Vec<Span> = between.collect();
                     service.store.data().hollow(file, &between, Batch::default()).map(|()| freed)
                 });
+            // Some back ends put a file together when the last who writes to it lets go.
+            union.ask(|_| drop(pen));
             match settled {
                 Ok(freed) => {
                     self.made_room(freed);
@@ -374,7 +379,19 @@ impl Engine {
         {
             return self.tell(|board| board.gone(file));
         }
+        self.name(service, file);
         self.tell(|board| board.failed(Instant::now(), file, is_dir, error));
+    }
+
+    /// Whoever is told of a file wants to know which it is, and whose.
+    fn name(&self, service: &Service, file: FileId) {
+        let unknown = self.board().files.get(&file).is_some_and(|entry| !entry.path.starts_with('/'));
+        if let (true, Some(union)) = (unknown, &service.union)
+            && let Ok(called) = service.path_for_people(union, file)
+            && let Some(entry) = self.board().files.get_mut(&file)
+        {
+            (entry.path, entry.user) = called;
+        }
     }
 
     fn at_target(&self, target: TargetId, error: Error) -> Error {

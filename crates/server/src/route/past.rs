@@ -5,7 +5,7 @@ use super::{MOST_OPEN, Opened, lock};
 use crate::drain::Engine;
 use crate::service::Service;
 use crate::union::Union;
-use forebay_model::{Error, ErrorKind, FileId, Name, Result, Span};
+use forebay_model::{Error, ErrorKind, FileId, Result, Span};
 use forebay_policy::Tick;
 use forebay_policy::drain::{Layout, TargetId};
 use forebay_store::Data;
@@ -194,7 +194,7 @@ impl Service {
         if self.ways.lanes.all_open().len() >= MOST_OPEN {
             return Ok(None);
         }
-        let wish = |_: &[Name], _: u64| None;
+        let wish = engine.wish(self, file);
         let Some(born) = self.bear(union, file, &wish)? else { return Ok(None) };
         engine.touched(&born.dirs);
         let layout = union.ask(|backend| backend.layout(&born.path))?;

@@ -149,8 +149,9 @@ pub(crate) async fn beat(service: Arc<Service>, server: ServerId) {
         }
         let left = pause.saturating_sub(sent.elapsed()).max(pause / 8);
         tokio::select! {
-            () = sleep(left) => {}
+            biased;
             () = stopped(&mut stopping) => return,
+            () = sleep(left) => {}
         }
     }
 }

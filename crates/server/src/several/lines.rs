@@ -202,8 +202,9 @@ pub(crate) async fn keep(service: Arc<Service>, line: Arc<Line>) {
             () = stopped(&mut stopping) => return,
         }
         tokio::select! {
-            () = sleep(PAUSE) => {}
+            biased;
             () = stopped(&mut stopping) => return,
+            () = sleep(PAUSE) => {}
         }
     }
 }

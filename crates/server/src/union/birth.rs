@@ -4,7 +4,7 @@ use super::change::changed_behind;
 use super::record::{self, Home, Record};
 use super::{Union, gone_behind, is_private};
 use crate::service::Service;
-use forebay_backend::{Creation, Found};
+use forebay_backend::{Creation, Found, Layout};
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result, Uid};
 use forebay_store::{Batch, Body, Inode};
 
@@ -20,8 +20,8 @@ pub(crate) struct Born {
     pub(crate) dirs: Vec<FileId>,
 }
 
-/// Over how many targets, and in stripes of which size, a file of such a length is to lie behind.
-pub(crate) type Wish<'a> = &'a dyn Fn(&[Name], u64) -> Option<(u32, u64)>;
+/// How a file of such a length is to lie behind; as the back end likes if nothing is wished.
+pub(crate) type Wish<'a> = &'a dyn Fn(u64) -> Option<Layout>;
 
 impl Service {
     /// Makes sure that something is behind, and claims it. Nothing if it has no name any more.
@@ -134,9 +134,11 @@ impl Service {
         union.ask(|backend| match &inode.body {
             Body::File { .. } => {
                 // It looks as it should when everything is in it.
-                let creation =
-                    Creation { owner, mode: inode.mode & 0o777 | 0o600, stripes: wish(path, size) };
-                backend.create(path, &creation).map(drop)
+                let creation = Creation { owner, mode: inode.mode & 0o777 | 0o600, stripes: None };
+                match wish(size) {
+                    Some(layout) => backend.create_on(path, &creation, &layout).map(drop),
+                    None => backend.create(path, &creation).map(drop),
+                }
             }
             Body::Directory { .. } => backend.make_dir(path, owner, inode.mode | 0o700),
             Body::Symlink { target } => backend.symlink(path, target),
@@ -215,6 +217,19 @@ impl Service {
     }
 
     /// A name of something, and the directory that holds it.
+    /// Where something is here, for people, and whose it is.
+    pub(crate) fn path_for_people(&self, union: &Union, file: FileId) -> Result<(String, Uid)> {
+        let (mut path, mut at, mut owner) = (String::new(), file, None);
+        while at != FileId::ROOT {
+            let inode = self.store.names().inode(at)?;
+            let (dir, name) = self.name_of(union, at, &inode)?;
+            owner.get_or_insert(inode.uid);
+            path = format!("/{name}{path}");
+            at = dir;
+        }
+        Ok((path, owner.unwrap_or(Uid(0))))
+    }
+
     fn name_of(&self, union: &Union, file: FileId, inode: &Inode) -> Result<(FileId, Name)> {
         let names = self.store.names();
         if let (Body::Directory { name: Some(name), .. }, Some(dir)) = (&inode.body, inode.parent()) {

@@ -130,11 +130,14 @@ impl Service {
                 return Err(changed_behind(file));
             }
             let named = record.home != Home::Private;
+            let mut zeros = Vec::new();
             match &shared {
                 Some(facts) if named && found.version.size != facts.size => {
                     union.ask(|backend| backend.truncate(&path, facts.size))?;
                 }
-                None if named && inode.kind() == FileKind::File => self.level(union, file, &path, &found)?,
+                None if named && inode.kind() == FileKind::File => {
+                    zeros = self.level(union, file, &path, &found)?;
+                }
                 _ => {}
             }
             if named && last {
@@ -143,7 +146,7 @@ impl Service {
             if named {
                 self.dress(union, (file, inode), &path, shared)?;
             }
-            self.see_again(union, file, &record, &path, shared.is_some())
+            self.see_again(union, file, &record, &path, &zeros)
         });
         held.map_err(Error::from)?;
         union.unclaim(file);
@@ -152,22 +155,24 @@ impl Service {
     }
 
     /// Gives a file behind the length that it has here, and zeros where it has zeros here.
-    fn level(&self, union: &Union, file: FileId, path: &[Name], found: &Found) -> Result<()> {
+    /// Says where: what is punched from now on is not zero there.
+    fn level(&self, union: &Union, file: FileId, path: &[Name], found: &Found) -> Result<Vec<Span>> {
         let (data, there) = (self.store.data(), found.version.size);
         let size = data.facts(file)?.size;
         if there > size && !union.ask(|backend| backend.truncate(path, size))? {
             return Err(gone_behind(file));
         }
         self.grow(union, file, path, there)?;
-        let holes = self.ways.lanes.soiled(file, data.holes(file, there)?);
-        if !holes.is_empty() {
+        let holes = data.holes(file, there)?;
+        let soiled = self.ways.lanes.soiled(file, holes.clone());
+        if !soiled.is_empty() {
             union.ask(|backend| {
                 let object = backend.open_to_write(path)?;
-                holes.into_iter().try_for_each(|hole| object.zero(hole))?;
+                soiled.into_iter().try_for_each(|hole| object.zero(hole))?;
                 object.sync()
             })?;
         }
-        Ok(())
+        Ok(holes)
     }
 
     fn dress(
@@ -244,17 +249,16 @@ impl Service {
         file: FileId,
         record: &Record,
         path: &[Name],
-        shared: bool,
+        zeros: &[Span],
     ) -> Result<()> {
         let found = union.ask(|backend| backend.find(path))?.ok_or_else(|| gone_behind(file))?;
         let mut batch = Batch::default();
         batch.put(record::key(file), Record::of(record.home.clone(), &found).encode());
         Union::end_claim(file, &mut batch);
-        if found.kind != FileKind::File || record.home == Home::Private || shared {
-            return union.kv.commit(batch);
+        match zeros {
+            [] => union.kv.commit(batch),
+            _ => self.store.data().hollow(file, zeros, batch),
         }
-        let data = self.store.data();
-        data.hollow(file, &[Span::new(0, found.version.size)], batch)
     }
 }
 

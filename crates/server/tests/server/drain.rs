@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const ROOT: FileId = FileId::ROOT;
+pub(crate) const ROOT: FileId = FileId::ROOT;
 /// Nothing here takes as long.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-fn path(text: &str) -> Vec<Name> {
+pub(crate) fn path(text: &str) -> Vec<Name> {
     text.split('/').map(name).collect()
 }
 
-fn report(raw: &mut Raw, call: DrainCall) -> DrainReport {
+pub(crate) fn report(raw: &mut Raw, call: DrainCall) -> DrainReport {
     match raw.call(Request::Drain(call)).expect("the drain answers") {
         Reply::Drain(report) => *report,
         other => panic!("asked the drain and got {other:?}"),
@@ -45,7 +45,7 @@ pub(crate) fn clean(report: &DrainReport) {
     assert_eq!(report.status.failing, [], "{report:?}");
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
         assert!(begin.elapsed() < PATIENCE, "{what}");
@@ -53,11 +53,11 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn before(backend: Arc<dyn Backend>, draining: Draining) -> World {
+pub(crate) fn before(backend: Arc<dyn Backend>, draining: Draining) -> World {
     World::before_with(backend, |config| config.drain = draining)
 }
 
-fn create(raw: &mut Raw, dir: FileId, text: &str) -> Token {
+pub(crate) fn create(raw: &mut Raw, dir: FileId, text: &str) -> Token {
     raw.create(dir, text, 0o644)
 }
 
@@ -310,7 +310,7 @@ fn a_back_end_that_fails_is_reported_and_loses_nothing() {
     }
 }
 
-fn open(raw: &mut Raw, path: &str) -> Token {
+pub(crate) fn open(raw: &mut Raw, path: &str) -> Token {
     let file = raw.walk(path).unwrap().id;
     match raw.call(Request::Open { file, access: Access::BOTH, truncate: false }).unwrap() {
         Reply::Opened { token, .. } => token,

@@ -6,7 +6,7 @@ use crate::raw::{Raw, name, pattern};
 use crate::several::Fleet;
 use forebay_backend::{Backend, Dir, Memory};
 use forebay_model::{Change, FileId, Layout, ServerId, Span, Striping};
-use forebay_server::Draining;
+use forebay_server::{Alpha, Draining};
 use forebay_wire::{At, RenameMode, Reply, Request, Token};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -140,7 +140,7 @@ fn no_more_servers_write_to_a_target_than_may() {
         let counting = Counting { slow: Some(Duration::from_millis(3)), ..Counting::new(&memory) };
         let crowd = counting.crowd.clone();
         let backend: Arc<dyn Backend> = Arc::new(counting);
-        let fleet = fleet(&backend, Draining { alpha, ..Draining::default() });
+        let fleet = fleet(&backend, Draining { alpha: Alpha::Fixed(alpha), ..Draining::default() });
         let mut control = fleet.control(0);
         for number in 0..12 {
             let token = control.create(ROOT, &format!("f{number}"), 0o644);

@@ -13,5 +13,8 @@ mod restart;
 mod route;
 mod several;
 mod sharing;
+#[path = "../../../backend/tests/support/mod.rs"]
+mod store;
 mod targets;
+mod trouble;
 mod union;

@@ -10,8 +10,8 @@ use crate::meta::Batch;
 use forebay_model::{Error, ErrorKind, FileId, Result, Span, Stamp};
 use serde::{Deserialize, Serialize};
 
-/// Most stretches of one file. Only ever reached by releasing thousands of separate pieces.
-const MOST: usize = 4096;
+/// Most stretches of one file. A drain that empties one target after the other leaves every so manieth stripe behind.
+const MOST: usize = 1 << 16;
 
 /// Bytes that are behind, and since when: records of the same bytes that are older are dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -49,14 +49,17 @@ impl Behind {
 
     /// These bytes are not behind any more.
     pub(super) fn cut(&mut self, span: Span) {
-        let rest = self.stretches.iter().flat_map(|&stretch| {
-            let before = (stretch.span.start < span.start)
-                .then(|| Span::new(stretch.span.start, stretch.span.end.min(span.start)));
-            let after = (stretch.span.end > span.end)
-                .then(|| Span::new(stretch.span.start.max(span.end), stretch.span.end));
-            [before, after].into_iter().flatten().map(move |span| Stretch { span, ..stretch })
-        });
-        self.stretches = rest.collect();
+        let from = self.stretches.partition_point(|stretch| stretch.span.end <= span.start);
+        let to = self.stretches.partition_point(|stretch| stretch.span.start < span.end);
+        if from >= to {
+            return;
+        }
+        let (first, last) = (self.stretches[from], self.stretches[to - 1]);
+        let before = (first.span.start < span.start)
+            .then(|| Stretch { span: Span::new(first.span.start, span.start), ..first });
+        let after =
+            (last.span.end > span.end).then(|| Stretch { span: Span::new(span.end, last.span.end), ..last });
+        self.stretches.splice(from..to, before.into_iter().chain(after));
     }
 
     /// These bytes are behind from now on.

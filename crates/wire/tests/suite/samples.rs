@@ -5,11 +5,12 @@ use forebay_model::{
     Member, Members, Name, Reshape, ServerId, SetTime, Special, Stamp, Striping, Time, Uid, Usage,
 };
 use forebay_wire::{
-    Answer, At, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry, Exchange, Failing,
-    FrameKind, Greeting, Held, Hello, IfExists, JobState, JobStatus, Known, Loss, Losses, Lost, MapAt,
-    MapGrant, MapPiece, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Place, Proof, RecoverySummary,
-    RegionCounts, Remain, Remains, RenameMode, Reply, Request, RingGrant, Roster, RouteStatus, Sample,
-    Sharing, SlabGrant, Standing, Status, TargetStatus, Token, VERSION, Vouched, Welcome, XattrMode, frame,
+    Answer, At, Born, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry, Exchange,
+    Failing, FrameKind, Granted, Greeting, Held, Hello, IfExists, JobState, JobStatus, Known, Left, Loss,
+    Losses, Lost, MapAt, MapGrant, MapPiece, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Place, Proof,
+    RecoverySummary, RegionCounts, Remain, Remains, RenameMode, Reply, Request, RingGrant, Roster,
+    RouteStatus, Sample, Sharing, SlabGrant, Standing, Status, TargetStatus, Token, VERSION, Vouched, Wanted,
+    Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -189,6 +190,23 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
                 Remain::Names(3),
             ],
         },
+        PeerRequest::Bear { file, size: 1 << 33 },
+        PeerRequest::Drained { file },
+        PeerRequest::Level {
+            file,
+            layout: Layout::whole(ServerId(2), 1 << 20),
+            place: Place { path: vec![name("a"), name("b")], serial: 6 },
+            size: 1 << 33,
+            lost_below: 7,
+        },
+        PeerRequest::Undrained { files: vec![file, FileId::ROOT], before: Stamp(u64::MAX), drain: true },
+        PeerRequest::Anew { file, size: Some(1 << 33) },
+        PeerRequest::Arbitrate {
+            heard: 8,
+            fill: 1000,
+            wanted: vec![Wanted { job: JobId(9), priority: 1, left: vec![(0, 1 << 33)], holds: vec![0, 3] }],
+        },
+        PeerRequest::Granted,
     ]
 }
 
@@ -217,6 +235,16 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
             Remains::Name(Some(name("x"))),
             Remains::Times(Some(2)),
         ]),
+        PeerReply::Born {
+            born: Some(Born {
+                place: Place { path: vec![name("a")], serial: 5 },
+                grown: 1 << 33,
+                layout: Layout::whole(ServerId(2), 1 << 20),
+                owner: Uid(5),
+            }),
+        },
+        PeerReply::Granted(vec![Granted { serial: 10, job: JobId(9), target: 3, bytes: 8 << 20 }]),
+        PeerReply::Undrained { now: Stamp(11), left: vec![Left { bytes: 12, tries: 3 }] },
     ]
 }
 

@@ -1,6 +1,7 @@
 //! One repetition: other nodes, other jobs in the way, each placement in turn.
 
 use super::scenario::{Pattern, Scenario};
+use crate::bench::lot::Lot;
 use crate::failure::{Failure, Outcome};
 use forebay_policy::place::{
     Flow, Job, Ledger, Limits, Pattern as Files, Shape, Weights, Writer, place, seconds,
@@ -45,37 +46,14 @@ pub(super) struct Played {
     pub(super) variants: Vec<(Variant, Vec<Vec<f64>>)>,
 }
 
-/// Chance that can be repeated: SplitMix64.
-pub(super) struct Lot(pub(super) u64);
-
-impl Lot {
-    fn of(seed: u64, nodes: u32, run: u32, repetition: u32) -> Lot {
-        let mut lot = Lot(seed);
-        for part in [nodes, run, repetition] {
-            lot.0 = lot.0.wrapping_add(part.into()).wrapping_mul(0x2545_f491_4f6c_dd1d);
-            lot.below(1);
-        }
-        lot
+/// The chances of one repetition.
+fn lot(seed: u64, nodes: u32, run: u32, repetition: u32) -> Lot {
+    let mut lot = Lot(seed);
+    for part in [nodes, run, repetition] {
+        lot.0 = lot.0.wrapping_add(part.into()).wrapping_mul(0x2545_f491_4f6c_dd1d);
+        lot.below(1);
     }
-
-    pub(super) fn below(&mut self, bound: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % u64::from(bound.max(1))) as u32
-    }
-
-    /// So many different ones of so many.
-    pub(super) fn some(&mut self, count: usize, of: u32) -> Vec<u32> {
-        let mut all: Vec<u32> = (0..of).collect();
-        for place in 0..count.min(all.len()) {
-            let other = place + self.below(of - place as u32) as usize;
-            all.swap(place, other);
-        }
-        all.truncate(count);
-        all
-    }
+    lot
 }
 
 pub(super) fn all(scenario: &Scenario) -> Outcome<Vec<Played>> {
@@ -84,7 +62,7 @@ pub(super) fn all(scenario: &Scenario) -> Outcome<Vec<Played>> {
     let all = topology.description().clients.len() as u32;
     // The same nodes for all repetitions of a run, as a batch system gives them.
     let given = |nodes: u32, run: u32| {
-        let mut lot = Lot::of(scenario.seed, nodes, run, 0);
+        let mut lot = lot(scenario.seed, nodes, run, 0);
         let together = scenario.together;
         let pieces = lot.some(nodes.div_ceil(together) as usize, all.div_ceil(together));
         let given = pieces.iter().flat_map(|piece| piece * together..((piece + 1) * together).min(all));
@@ -96,7 +74,7 @@ pub(super) fn all(scenario: &Scenario) -> Outcome<Vec<Played>> {
     let once = |nodes: u32, run: u32, repetition: u32, variant: Variant| {
         let job = u64::from(nodes) << 32 | u64::from(run);
         let ledger = Ledger::new(topology.clone(), Weights::default(), job);
-        let lot = Lot::of(scenario.seed, nodes, run, repetition + 1);
+        let lot = lot(scenario.seed, nodes, run, repetition + 1);
         Repetition { scenario, given: given(nodes, run), lot, ledger, variant }.bandwidth()
     };
     let mut played = Vec::new();

@@ -1,7 +1,8 @@
 //! The same with real bytes, on targets in memory that are as slow as a model says.
 
-use super::play::{Lot, USUAL, Variant};
+use super::play::{USUAL, Variant};
 use super::scenario::{Pattern, Real};
+use crate::bench::lot::Lot;
 use crate::failure::{Failure, Outcome};
 use forebay_backend::{Backend, Creation, Layout};
 use forebay_model::{Gid, Name, Uid};

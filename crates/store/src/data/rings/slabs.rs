@@ -40,6 +40,29 @@ pub struct SlabOffer {
     pub epoch: u64,
 }
 
+/// Slabs that are being taken back.
+pub(super) struct Recall {
+    /// What the ring was bound to.
+    file: Option<FileId>,
+    /// Those before this one.
+    before: u32,
+    /// Whether nobody is filling them.
+    quiet: bool,
+}
+
+impl Recall {
+    /// Makes a ring's client ask before it fills anything again; `None` if it has nothing.
+    pub(super) fn begin(channel: &Channel) -> Option<Recall> {
+        let mut state = channel.lock();
+        if state.slabs.is_empty() {
+            return None;
+        }
+        state.epoch += 1;
+        let quiet = channel.taker.recall(state.epoch);
+        Some(Recall { file: state.bound, before: state.next_slab, quiet })
+    }
+}
+
 impl Data {
     /// How much a ring is granted next: at least `least` where that is possible.
     pub fn next_slab(&self, ring: RingId, least: u32) -> u32 {
@@ -129,28 +152,27 @@ impl Data {
         Ok(any)
     }
 
+    /// Takes back the slabs of a ring, if they are not being filled just now; true if there was any.
     pub(super) fn recall(&self, channel: &Arc<Channel>) -> Result<bool> {
-        let (file, quiet, epoch) = {
-            let mut state = channel.lock();
-            if state.slabs.is_empty() {
-                return Ok(false);
-            }
-            state.epoch += 1;
-            (state.bound, channel.taker.recall(state.epoch), state.epoch)
-        };
-        if !quiet {
-            // It is filling: when it asks for more it says what it has done with.
-            return Ok(true);
+        match Recall::begin(channel) {
+            Some(recall) => self.end_recall(channel, &recall).map(|()| true),
+            None => Ok(false),
         }
-        if let Some(file) = file {
+    }
+
+    /// Gives up what was taken back. What the ring was granted meanwhile it keeps.
+    pub(super) fn end_recall(&self, channel: &Channel, recall: &Recall) -> Result<()> {
+        if !recall.quiet {
+            // It is filling: when it asks for more it says what it has done with.
+            return Ok(());
+        }
+        if let Some(file) = recall.file {
             self.listen(file)?;
         }
         let mut state = channel.lock();
-        if state.epoch == epoch {
-            state.release(u32::MAX);
-            state.grants = 0;
-        }
-        Ok(true)
+        state.release(recall.before);
+        state.grants = 0;
+        Ok(())
     }
 
     /// Makes whoever writes to a file by a ring ask before the next write.

@@ -98,3 +98,21 @@ fn only_what_was_stamped_before_a_pass_began_becomes_one_record() {
         assert_eq!(bytes(&data), expected, "{begin} of {first}, {second}");
     }
 }
+
+#[test]
+fn what_is_granted_while_a_ring_is_recalled_is_not_taken_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = store(&dir);
+    let mut client = Client::new(&data);
+    client.write(0, b"aaaa", monotonic());
+    let channel = data.rings.of(FILE)[0].clone();
+    let recall = slabs::Recall::begin(&channel).unwrap();
+    // It has seen that it has to ask, and asks.
+    let slab = data.grant_slab(UID, client.ring.ring, u32::MAX, 4096).unwrap();
+    data.end_recall(&channel, &recall).unwrap();
+    let window = Window::new(&open(&slab.path), slab.size).unwrap();
+    (client.used, client.window, client.slab) = (slab.start, window, slab);
+    assert!(client.writer.enter(client.slab.epoch).is_some(), "it may fill it");
+    client.write(4, b"bbbb", monotonic());
+    assert_eq!(bytes(&data), b"aaaabbbb");
+}

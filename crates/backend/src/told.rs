@@ -1,0 +1,182 @@
+//! What a mounted file system tells of where its files lie.
+//!
+//! Lustre has targets that can be asked for. GlusterFS puts a whole file on one brick, or on one group of bricks that hold
+//! the same, and says on which. CephFS spreads the objects of a file by itself and says only where one ends: its pool is
+//! the target. Whoever tells nothing has one target.
+
+use crate::{Layout, lustre};
+use rustix::fs::{fgetxattr, getxattr};
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Where GlusterFS says on which bricks something lies; only root is told.
+const PATH_INFO: &str = "trusted.glusterfs.pathinfo";
+/// What every directory of a CephFS has.
+const CEPH: &str = "ceph.dir.entries";
+const CEPH_POOL: &str = "ceph.dir.layout.pool";
+const CEPH_FILE: &str = "ceph.file.layout";
+/// The longest answer that is read.
+const LONGEST: usize = 64 << 10;
+
+/// Who tells.
+pub(crate) enum Told {
+    /// Nobody.
+    Nothing,
+    /// Lustre: its targets, by their numbers.
+    Lustre(Vec<String>),
+    /// GlusterFS: its bricks, or groups of them.
+    Gluster(Vec<String>),
+    /// CephFS: the pool.
+    Ceph(String),
+}
+
+impl Told {
+    /// What the file system of a directory tells.
+    pub(crate) fn by(root: &OwnedFd) -> Told {
+        let osts = lustre::targets(root);
+        if !osts.is_empty() {
+            return Told::Lustre(osts);
+        }
+        let path = format!("/proc/self/fd/{}", root.as_raw_fd());
+        let ask = |name: &str| {
+            let mut bytes = vec![0; LONGEST];
+            let len = getxattr(&path, name, bytes.as_mut_slice()).ok()?;
+            String::from_utf8(bytes[..len].to_vec()).ok()
+        };
+        if let Some(bricks) = ask(PATH_INFO).map(|text| bricks(&text)).filter(|bricks| !bricks.is_empty()) {
+            return Told::Gluster(bricks);
+        }
+        match ask(CEPH) {
+            Some(_) => Told::Ceph(
+                ask(CEPH_POOL).map_or("ceph".to_owned(), |pool| format!("pool {}", trimmed(&pool))),
+            ),
+            None => Told::Nothing,
+        }
+    }
+
+    /// The names of the targets; none if nobody tells them.
+    pub(crate) fn targets(&self) -> Vec<String> {
+        match self {
+            Told::Nothing => Vec::new(),
+            Told::Lustre(targets) | Told::Gluster(targets) => targets.clone(),
+            Told::Ceph(pool) => vec![pool.clone()],
+        }
+    }
+
+    /// How a file lies, if it is told and makes sense.
+    pub(crate) fn layout(&self, file: &File) -> Option<Layout> {
+        let ask = |name: &str| {
+            let mut bytes = vec![0; LONGEST];
+            let len = fgetxattr(file, name, bytes.as_mut_slice()).ok()?;
+            String::from_utf8(bytes[..len].to_vec()).ok()
+        };
+        match self {
+            Told::Nothing => None,
+            Told::Lustre(osts) => {
+                let known = |layout: &Layout| layout.targets.iter().all(|&ost| (ost as usize) < osts.len());
+                lustre::layout(file).filter(known)
+            }
+            Told::Gluster(known) => {
+                let lies = bricks(&ask(PATH_INFO)?);
+                let place = known.iter().position(|brick| lies.first() == Some(brick))?;
+                Some(Layout { targets: vec![place as u32], stripe: u64::MAX })
+            }
+            Told::Ceph(_) => Some(Layout { targets: vec![0], stripe: ceph_stripe(&ask(CEPH_FILE)?)? }),
+        }
+    }
+}
+
+fn trimmed(text: &str) -> &str {
+    text.trim_matches(['\0', '\n', ' '])
+}
+
+/// The bricks that hold something, as in `(<DISTRIBUTE:v-dht> (<REPLICATE:v-replicate-0> <POSIX(/b):h:/b/f> …))`: those
+/// that hold the same bytes together count as one, by the name of their group.
+fn bricks(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    // In how many groups of equals, and how deep in all.
+    let (mut depth, mut same): (usize, Option<usize>) = (0, None);
+    let mut rest = text;
+    while let Some(at) = rest.find(['(', ')', '<']) {
+        let (mark, after) = (rest.as_bytes()[at], &rest[at + 1..]);
+        rest = after;
+        match mark {
+            b'(' => depth += 1,
+            b')' => {
+                depth = depth.saturating_sub(1);
+                same = same.filter(|&begun| depth >= begun);
+            }
+            _ => {
+                let Some((what, after)) = after.split_once('>') else { break };
+                rest = after;
+                let group = ["REPLICATE:", "DISPERSE:"].iter().find_map(|kind| what.strip_prefix(kind));
+                match (group, what.strip_prefix("POSIX(").and_then(|brick| brick.split_once("):"))) {
+                    (Some(name), _) => {
+                        found.push(name.to_owned());
+                        same = same.or(Some(depth));
+                    }
+                    (None, Some((dir, place))) if same.is_none() => {
+                        let host = place.split_once(':').map_or(place, |(host, _)| host);
+                        found.push(format!("{host}:{dir}"));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    found.dedup();
+    found
+}
+
+/// Where a write should end, as in `stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=data`: with one object at a
+/// time where that ends, with several where a stripe does.
+fn ceph_stripe(text: &str) -> Option<u64> {
+    let value = |key: &str| {
+        let mut words = trimmed(text).split_whitespace().filter_map(|word| word.split_once('='));
+        words.find(|(name, _)| *name == key)?.1.parse::<u64>().ok()
+    };
+    let stripe = match value("stripe_count")? {
+        1 => value("object_size")?,
+        _ => value("stripe_unit")?,
+    };
+    (stripe > 0).then_some(stripe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bricks_are_read_as_gluster_tells_them() {
+        for (text, expected) in [
+            ("(<DISTRIBUTE:v-dht> <POSIX(/b1):one:/b1/f>)", vec!["one:/b1"]),
+            (
+                "((<DISTRIBUTE:v-dht> <POSIX(/b1):one:/b1/> <POSIX(/b2):two:/b2/>) (v-dht-layout (v-client-0 0 1) (v-client-1 2 3)))",
+                vec!["one:/b1", "two:/b2"],
+            ),
+            (
+                "(<DISTRIBUTE:v-dht> (<REPLICATE:v-replicate-0> <POSIX(/b1):one:/b1/> <POSIX(/b2):two:/b2/>) \
+                 (<REPLICATE:v-replicate-1> <POSIX(/b3):one:/b3/> <POSIX(/b4):two:/b4/>))",
+                vec!["v-replicate-0", "v-replicate-1"],
+            ),
+            ("<POSIX(/b1):one:/b1/f>", vec!["one:/b1"]),
+            ("nothing of the kind", vec![]),
+            ("(<POSIX(", vec![]),
+            (")))", vec![]),
+        ] {
+            assert_eq!(bricks(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn stripes_are_read_as_ceph_tells_them() {
+        for (text, expected) in [
+            ("stripe_unit=4194304 stripe_count=1 object_size=8388608 pool=data", Some(8 << 20)),
+            ("stripe_unit=65536 stripe_count=4 object_size=4194304 pool=data\0", Some(65536)),
+            ("stripe_unit=0 stripe_count=4", None),
+            ("pool=data", None),
+        ] {
+            assert_eq!(ceph_stripe(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Through the buffer: everything is written to servers, and then they are told to drain it.
+
+use super::Ran;
+use super::ground::{Ground, Process};
+use super::scenario::{Point, Scenario};
+use super::variant::{Alpha, Way, order_word};
+use crate::bench::lot::Lot;
+use crate::failure::{Failure, Outcome};
+use crate::view::Started;
+use forebay_client::blocking::{Client, File};
+use forebay_client::{Address, ClientConfig, OpenOptions};
+use forebay_model::Job;
+use forebay_policy::arbiter::Choice;
+use forebay_store::Store;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Between two looks at what is out.
+const GLANCE: Duration = Duration::from_millis(10);
+/// What a store has besides twice what is written.
+const SPARE: u64 = 128 << 20;
+/// The largest write of the drain, in the modelled world.
+const WRITE: u64 = 8 << 20;
+
+pub(super) fn run(
+    scenario: &Scenario,
+    point: Point,
+    way: &Way,
+    turn: u32,
+    stop: &AtomicBool,
+) -> Outcome<Ran> {
+    let ground = Ground::new(scenario, point)?;
+    let servers = Servers::start(scenario, point, way, &ground)?;
+    let clients =
+        (0..scenario.jobs.len()).map(|job| servers.client(job)).collect::<Outcome<Vec<Client>>>()?;
+    fill(scenario, &ground, &clients)?;
+    // The same orders for every way.
+    let mut lot = Lot(scenario.seed.wrapping_add(u64::from(turn) << 32));
+    let order = lot.some(clients.len(), clients.len() as u32);
+    let begin = Instant::now();
+    let mut tickets = Vec::new();
+    for &job in &order {
+        let asked = begin.elapsed();
+        let report =
+            clients[job as usize].drain(Some(PathBuf::from(format!("/job{job}")).as_path()), None)?;
+        let ticket = report.ticket.ok_or_else(|| Failure::Failed("the drain was not begun".to_owned()))?;
+        tickets.push((job as usize, ticket.id, asked));
+    }
+    let mut jobs = vec![0.0; clients.len()];
+    while !tickets.is_empty() {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Failure::Interrupted);
+        }
+        std::thread::sleep(GLANCE);
+        let mut left = Vec::new();
+        for (job, id, asked) in tickets {
+            let report = clients[job].drain_state(Some(id))?;
+            match report.ticket {
+                Some(ticket) if ticket.failed + ticket.skipped > 0 => {
+                    let why = report.status.failing.first().map_or("", |failing| failing.why.as_str());
+                    return Err(Failure::Failed(format!("job {job} could not be drained: {why}")));
+                }
+                Some(ticket) if ticket.done => jobs[job] = (begin.elapsed() - asked).as_secs_f64(),
+                _ => left.push((job, id, asked)),
+            }
+        }
+        tickets = left;
+    }
+    ground.check()?;
+    Ok(Ran { jobs, bytes: scenario.bytes(point) })
+}
+
+/// Writes what all processes have, a request of each in turn, as processes do that run side by side.
+fn fill(scenario: &Scenario, ground: &Ground, clients: &[Client]) -> Outcome {
+    let request = scenario.here(scenario.request);
+    let bytes = vec![0x5a; request as usize];
+    let open = |process: &Process| {
+        let path = ground.files[process.file].shown();
+        Ok(clients[process.job].open(path, OpenOptions::WRITE)?)
+    };
+    let files = ground.processes.iter().map(open).collect::<Outcome<Vec<File>>>()?;
+    let longest = ground.processes.iter().map(|process| process.len).max().unwrap_or(0);
+    for round in 0..longest.div_ceil(request.max(1)) {
+        let at = round * request;
+        for (process, file) in ground.processes.iter().zip(&files).filter(|(process, _)| at < process.len) {
+            let count = request.min(process.len - at);
+            file.pwrite(process.start + at, &bytes[..count as usize])?;
+        }
+    }
+    files.into_iter().try_for_each(|file| Ok(file.close()?))
+}
+
+/// The servers, in a process of their own. Dropping it ends them and removes what they had.
+struct Servers {
+    dir: PathBuf,
+    process: Child,
+}
+
+impl Servers {
+    fn start(scenario: &Scenario, point: Point, way: &Way, ground: &Ground) -> Outcome<Servers> {
+        let program = std::env::current_exe()
+            .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
+        let dir = ground.dir().to_owned();
+        let (settings, log) = (dir.join("forebay.toml"), dir.join("log"));
+        fs::write(&settings, settings_of(scenario, way))
+            .map_err(|error| Failure::local("write", &settings, &error))?;
+        let file = fs::File::create(&log).map_err(|error| Failure::local("make", &log, &error))?;
+        let capacity = 2 * scenario.bytes(point) / u64::from(scenario.servers) + SPARE;
+        let mut command = Command::new(&program);
+        command.args(["up", "--background", "--with-parent", "--memory", "--config"]).arg(&settings);
+        command.arg("--store").arg(dir.join("store")).arg("--socket").arg(dir.join("sock"));
+        command.arg("--key").arg(dir.join("key")).args(["--capacity", &capacity.to_string()]);
+        command.args(["--backend", &ground.modelled(scenario)]);
+        if scenario.servers > 1 {
+            command.args(["--servers", &scenario.servers.to_string()]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
+        let mut process = command.spawn().map_err(|error| Failure::local("start", &program, &error))?;
+        let stdout = process.stdout.take();
+        let servers = Servers { dir, process };
+        let mut line = String::new();
+        if let Some(stdout) = stdout {
+            // A server that ends instead says nothing here, and why in its log.
+            let _ = BufReader::new(stdout).read_line(&mut line);
+        }
+        if serde_json::from_str::<Started>(&line).is_ok() {
+            return Ok(servers);
+        }
+        let log = fs::read_to_string(&log).unwrap_or_default();
+        let why = log.lines().rev().find_map(|line| line.strip_prefix("forebay: ")).unwrap_or("it ended");
+        Err(Failure::Failed(format!("a server of the scenario did not start: {why}")))
+    }
+
+    /// One of the processes of a job: it stands for all of them.
+    fn client(&self, job: usize) -> Outcome<Client> {
+        let (user, group) = ("bench".to_owned(), "bench".to_owned());
+        let job = Job { label: format!("job{job}"), user, group, nodes: 1, priority: 1 };
+        let config = ClientConfig::new(Address::Unix(self.dir.join("sock")));
+        Ok(Client::connect(ClientConfig { job, ..config })?)
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        // Nothing of it is to be kept.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            if entry.path().join("store").exists() {
+                let _ = Store::remove(&entry.path());
+            }
+        }
+    }
+}
+
+/// Nothing leaves before it is asked for.
+fn settings_of(scenario: &Scenario, way: &Way) -> String {
+    let alpha = match way.alpha {
+        Alpha::Fixed(count) => count.to_string(),
+        Alpha::Learnt => "\"learnt\"".to_owned(),
+    };
+    let choice = if way.choice == Choice::Sjf { "sjf" } else { "fcfs" };
+    let grain = u64::from(scenario.grain);
+    let quantum =
+        way.quantum.map_or(String::new(), |quantum| format!("quantum = {}\n", (quantum.0 / grain).max(1)));
+    format!(
+        "[server.drain]\nthreshold = 99\nage = \"24h\"\norder = \"{}\"\nwrite = {}\nalpha = {alpha}\nchoice = \"{choice}\"\n{quantum}",
+        order_word(way.order),
+        (WRITE / grain).max(4096),
+    )
+}

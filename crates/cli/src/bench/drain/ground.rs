@@ -1,0 +1,126 @@
+//! Targets in memory, files on them that are still empty, and who writes what of which file.
+
+use super::scenario::{Pattern, Point, Scenario};
+use crate::failure::{Failure, Outcome};
+use forebay_backend::{Backend, Creation, Layout};
+use forebay_model::{Gid, Name, Uid};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// What a process writes: a piece of a file, request by request.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) job: usize,
+    pub(super) file: usize,
+    pub(super) start: u64,
+    pub(super) len: u64,
+}
+
+/// A file, by the names on its path.
+pub(super) struct Planned {
+    pub(super) path: Vec<Name>,
+    pub(super) size: u64,
+}
+
+impl Planned {
+    /// As clients name it.
+    pub(super) fn shown(&self) -> String {
+        self.path.iter().map(|name| format!("/{name}")).collect()
+    }
+}
+
+/// Everything that a run needs behind. Dropping it removes it.
+pub(super) struct Ground {
+    dir: TempDir,
+    stripes: String,
+    plain: Arc<dyn Backend>,
+    pub(super) files: Vec<Planned>,
+    pub(super) processes: Vec<Process>,
+}
+
+impl Ground {
+    pub(super) fn new(scenario: &Scenario, point: Point) -> Outcome<Ground> {
+        let memory = PathBuf::from("/dev/shm");
+        let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
+        let dir = tempfile::Builder::new().prefix("forebay-bench-").tempdir_in(&above);
+        let dir = dir.map_err(|error| Failure::local("make a directory in", &above, &error))?;
+        let mut paths = Vec::new();
+        for number in 0..point.targets {
+            let path = dir.path().join(format!("target{number}"));
+            std::fs::create_dir(&path).map_err(|error| Failure::local("make", &path, &error))?;
+            paths.push(path.display().to_string());
+        }
+        let stripes = format!("stripes:{}", paths.join(","));
+        let plain = forebay_backend::open(&stripes)?;
+        let mut ground = Ground { dir, stripes, plain, files: Vec::new(), processes: Vec::new() };
+        ground.plan(scenario, point)?;
+        Ok(ground)
+    }
+
+    /// The modelled back end, by its name.
+    pub(super) fn modelled(&self, scenario: &Scenario) -> String {
+        format!("{}:{}", scenario.model(), self.stripes)
+    }
+
+    pub(super) fn dir(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
+    fn plan(&mut self, scenario: &Scenario, point: Point) -> Outcome {
+        for (number, job) in scenario.jobs.iter().enumerate() {
+            let dir = Name::new(format!("job{number}"))?;
+            self.plain.make_dir(std::slice::from_ref(&dir), me(), 0o755)?;
+            let (count, len) = (job.processes.unwrap_or(point.processes), scenario.here(job.size));
+            for process in 0..count {
+                let (file, start) = match point.pattern {
+                    Pattern::PerProcess => (self.file(scenario, point, &dir, (process, len))?, 0),
+                    Pattern::Shared if process == 0 => {
+                        (self.file(scenario, point, &dir, (0, len * u64::from(count)))?, 0)
+                    }
+                    Pattern::Shared => (self.files.len() - 1, u64::from(process) * len),
+                };
+                self.processes.push(Process { job: number, file, start, len });
+            }
+        }
+        Ok(())
+    }
+
+    /// A file over its targets, in turn from one that is not where the one before began.
+    fn file(
+        &mut self,
+        scenario: &Scenario,
+        point: Point,
+        dir: &Name,
+        (number, size): (u32, u64),
+    ) -> Outcome<usize> {
+        let count = scenario.stripes.unwrap_or(point.targets).min(point.targets);
+        let first = self.files.len() as u32;
+        let layout = Layout {
+            targets: (0..count).map(|stripe| (first + stripe) % point.targets).collect(),
+            stripe: scenario.here(scenario.stripe),
+        };
+        let path = vec![dir.clone(), Name::new(format!("data{number}"))?];
+        let creation = Creation { owner: me(), mode: 0o644, stripes: None };
+        drop(self.plain.create_on(&path, &creation, &layout)?);
+        self.files.push(Planned { path, size });
+        Ok(self.files.len() - 1)
+    }
+
+    /// Everything has to be there in the end.
+    pub(super) fn check(&self) -> Outcome {
+        for file in &self.files {
+            let found = self.plain.find(&file.path)?.map(|found| found.version.size);
+            if found != Some(file.size) {
+                let text =
+                    format!("{} should have {} bytes behind, and has {found:?}", file.shown(), file.size);
+                return Err(Failure::Failed(text));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn me() -> (Uid, Gid) {
+    (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()))
+}

@@ -1,0 +1,121 @@
+//! `bench drain`: what the order of a drain is worth, with real servers and real bytes on modelled targets.
+//!
+//! ```text
+//! scenario   what a file says: targets, processes, jobs, and the ways that are compared
+//! variant    a way: straight to the targets, or drained in some order
+//! ground     targets in memory, and who writes what of which file
+//! direct     every process writes to the targets itself
+//! buffered   everything is written to servers, and drained
+//! report     a table, JSON, a picture
+//! bars       whether it is as good as it should be
+//! ```
+//!
+//! **Invariant**: all ways of a scenario write the same bytes to files of the same layout, on targets that are modelled the
+//! same; bandwidths and times are those of the modelled world.
+
+mod bars;
+mod buffered;
+mod direct;
+mod ground;
+mod report;
+mod scenario;
+mod variant;
+
+use crate::failure::{Failure, Outcome};
+use crate::keys::File;
+use crate::view::DrainedReport;
+use crate::{output, signals};
+use clap::Args;
+use report::Report;
+use scenario::{Point, Scenario};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use variant::Variant;
+
+/// Three jobs of very different sizes, for the demo.
+const DEMO: &str = "compare = ['arrival', 'trio']\ntargets = 4\nprocesses = 16\ngrain = 64\nslower = 2\n\
+                    [[job]]\nsize = '2MiB'\n[[job]]\nsize = '8MiB'\n[[job]]\nsize = '40MiB'\n";
+
+/// The same data of three jobs drained as it came, and as the arbiter likes.
+pub(crate) fn drained(stop: &AtomicBool) -> Outcome<Vec<DrainedReport>> {
+    let scenario = scenario::read(&File { name: "the demo", text: DEMO })?;
+    let mut measured = Vec::new();
+    for point in scenario.points() {
+        for variant in &scenario.compare {
+            measured.push(measure(&scenario, point, variant, stop)?);
+        }
+    }
+    Ok(Report::new(&scenario, &measured).told())
+}
+
+#[derive(Args)]
+pub(crate) struct Drain {
+    /// The scenario: a TOML file with targets, processes, what they write, and the ways that are compared
+    #[arg(value_name = "SCENARIO")]
+    scenario: PathBuf,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    /// Where to put the picture (SCENARIO.svg); here, unless JSON is printed
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// What one run came to, in the time and bytes of this machine.
+struct Ran {
+    /// From when each job's bytes were asked to leave until they were out, in seconds.
+    jobs: Vec<f64>,
+    bytes: u64,
+}
+
+/// All runs of a way at a point.
+struct Measured {
+    point: Point,
+    variant: Variant,
+    runs: Vec<Ran>,
+}
+
+impl Drain {
+    pub(super) fn run(&self) -> Outcome {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        signals::on_stop(move || stopped.store(true, Ordering::Relaxed))?;
+        let scenario = Scenario::load(&self.scenario)?;
+        let mut measured = Vec::new();
+        for point in scenario.points() {
+            for variant in &scenario.compare {
+                let Point { pattern, targets, processes } = point;
+                let word = pattern.word();
+                if !self.json {
+                    output::note(format_args!(
+                        "{word}, {processes} processes a job, {targets} targets: {variant}"
+                    ));
+                }
+                measured.push(measure(&scenario, point, variant, &stop)?);
+            }
+        }
+        let report = Report::new(&scenario, &measured);
+        let dir = match (&self.out, self.json) {
+            (Some(dir), _) => dir.clone(),
+            (None, false) => PathBuf::from("."),
+            (None, true) => return output::show(&report, true),
+        };
+        let picture = dir.join(self.scenario.file_stem().unwrap_or_default()).with_added_extension("svg");
+        std::fs::create_dir_all(&dir).map_err(|error| Failure::local("make", &dir, &error))?;
+        std::fs::write(&picture, report.picture())
+            .map_err(|error| Failure::local("write", &picture, &error))?;
+        output::show(&report, self.json)
+    }
+}
+
+fn measure(scenario: &Scenario, point: Point, variant: &Variant, stop: &AtomicBool) -> Outcome<Measured> {
+    let run = |turn| match variant {
+        Variant::Direct => direct::run(scenario, point),
+        Variant::Drain(way) => buffered::run(scenario, point, way, turn, stop),
+    };
+    // Whoever writes at once comes in no order.
+    let turns = if *variant == Variant::Direct { 1 } else { scenario.orders };
+    let runs = (0..turns).map(run).collect::<Outcome<Vec<Ran>>>()?;
+    Ok(Measured { point, variant: variant.clone(), runs })
+}

@@ -1,0 +1,258 @@
+//! What a scenario says: targets, processes, and which ways to storage are compared.
+
+use super::variant::Variant;
+use crate::failure::{Failure, Outcome};
+use crate::keys::{File, Table, Value};
+use forebay_model::{Bytes, Error};
+use std::path::Path;
+
+const MOST_TARGETS: u32 = 256;
+const MOST_PROCESSES: u32 = 1024;
+const MOST_SERVERS: u32 = 16;
+const MOST_JOBS: usize = 64;
+/// What all processes write at most, in bytes of this machine.
+const MOST_BYTES: u64 = 8 << 30;
+
+/// Who writes what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pattern {
+    /// Every process has a file.
+    PerProcess,
+    /// The processes of a job have a segment of one file each.
+    Shared,
+}
+
+impl Pattern {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Pattern::PerProcess => "N:N",
+            Pattern::Shared => "N:1",
+        }
+    }
+}
+
+/// A job of a scenario.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct JobPlan {
+    /// Its processes, if they are not those of the point.
+    pub(super) processes: Option<u32>,
+    /// What each of them writes, in bytes of the modelled world.
+    pub(super) size: Bytes,
+}
+
+/// A scenario. Sizes are those of the modelled world, in which a byte of this one stands for `grain`.
+#[derive(Debug)]
+pub(super) struct Scenario {
+    pub(super) title: String,
+    pub(super) device: String,
+    pub(super) slower: f64,
+    pub(super) grain: u32,
+    pub(super) servers: u16,
+    pub(super) patterns: Vec<Pattern>,
+    pub(super) compare: Vec<Variant>,
+    /// One point after the other.
+    pub(super) targets: Vec<u32>,
+    pub(super) processes: Vec<u32>,
+    /// Over so many targets a file lies; over all if not given.
+    pub(super) stripes: Option<u32>,
+    pub(super) stripe: Bytes,
+    pub(super) request: Bytes,
+    pub(super) jobs: Vec<JobPlan>,
+    /// As often, with the jobs in another order each time.
+    pub(super) orders: u32,
+    pub(super) seed: u64,
+}
+
+/// One measurement of a scenario, but for the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Point {
+    pub(super) pattern: Pattern,
+    pub(super) targets: u32,
+    pub(super) processes: u32,
+}
+
+impl Scenario {
+    pub(super) fn load(path: &Path) -> Outcome<Scenario> {
+        let text = std::fs::read_to_string(path).map_err(|error| Failure::local("read", path, &error))?;
+        let name = path.display().to_string();
+        read(&File { name: &name, text: &text }).map_err(Failure::misread)
+    }
+
+    pub(super) fn points(&self) -> Vec<Point> {
+        let mut points = Vec::new();
+        for &pattern in &self.patterns {
+            for &targets in &self.targets {
+                points.extend(self.processes.iter().map(|&processes| Point { pattern, targets, processes }));
+            }
+        }
+        points
+    }
+
+    /// What a size of the modelled world is here.
+    pub(super) fn here(&self, size: Bytes) -> u64 {
+        size.0 / u64::from(self.grain)
+    }
+
+    /// Everything that is written at a point, in bytes of this machine.
+    pub(super) fn bytes(&self, point: Point) -> u64 {
+        let job = |job: &JobPlan| u64::from(job.processes.unwrap_or(point.processes)) * self.here(job.size);
+        self.jobs.iter().map(job).sum()
+    }
+
+    /// How the modelled targets are written, without what holds their bytes.
+    pub(super) fn model(&self) -> String {
+        format!("model:{},slower={},grain={}", self.device, self.slower, self.grain)
+    }
+}
+
+pub(super) fn read(file: &File<'_>) -> Result<Scenario, Error> {
+    let mut top = Table::top(file)?;
+    let text = |value: Option<Value<'_>>, usual: &str| {
+        value.map_or(Ok(usual.to_owned()), |value| value.text().map(str::to_owned))
+    };
+    let title = text(top.take("title"), "Draining")?;
+    let device = top.take("device");
+    if let Some(value) = &device {
+        forebay_backend::device(value.text()?).map_err(|error| value.wrong(error))?;
+    }
+    let device = text(device, "ost")?;
+    let patterns = top.take("patterns").map_or(Ok(vec![Pattern::PerProcess]), |value| patterns(&value))?;
+    let compare =
+        top.take("compare").ok_or_else(|| top.missing("compare", "a list such as [\"direct\", \"trio\"]"))?;
+    let variant = |word: &String| word.parse::<Variant>().map_err(|error| compare.wrong(error));
+    let compare = compare.texts()?.iter().map(variant).collect::<Result<Vec<_>, _>>()?;
+    let size = top.take("size").map(|value| bytes(&value)).transpose()?;
+    let jobs = match (top.take("job"), size) {
+        (Some(jobs), _) => {
+            jobs.tables("job")?.into_iter().map(|table| job(table, size)).collect::<Result<Vec<_>, _>>()?
+        }
+        (None, Some(size)) => vec![JobPlan { processes: None, size }],
+        (None, None) => return Err(top.missing("size", "what each process writes, or tables headed [[job]]")),
+    };
+    let count = |value: Option<Value<'_>>, usual: u32, most: u32| {
+        value.map_or(Ok(usual), |value| value.whole(1..=most))
+    };
+    let scenario = Scenario {
+        title,
+        device,
+        slower: top.take("slower").map_or(Ok(1.0), |value| value.above_zero())?,
+        grain: count(top.take("grain"), 1, 1 << 20)?,
+        servers: u16::try_from(count(top.take("servers"), 1, MOST_SERVERS)?).expect("few"),
+        patterns,
+        compare,
+        targets: counts(top.take("targets"), 4, MOST_TARGETS)?,
+        processes: counts(top.take("processes"), 16, MOST_PROCESSES)?,
+        stripes: top.take("stripes").map(|value| value.whole(1..=MOST_TARGETS)).transpose()?,
+        stripe: top.take("stripe").map_or(Ok(Bytes::mib(1)), |value| bytes(&value))?,
+        request: top.take("request").map_or(Ok(Bytes::mib(1)), |value| bytes(&value))?,
+        jobs,
+        orders: count(top.take("orders"), 1, 1000)?,
+        seed: top.take("seed").map_or(Ok(1), |value| value.whole(0..=u32::MAX))?.into(),
+    };
+    sound(&scenario, &top)?;
+    top.finish(
+        "title, device, slower, grain, servers, patterns, compare, targets, processes, stripes, stripe, request, size, orders, seed, job",
+    )?;
+    Ok(scenario)
+}
+
+/// Whether what was said goes together.
+fn sound(scenario: &Scenario, top: &Table<'_>) -> Result<(), Error> {
+    let wrong = |key: &str, text: String| Err(top.at(&(0..0), key, text));
+    if !(1..=MOST_JOBS).contains(&scenario.jobs.len()) {
+        return wrong("job", format!("1 to {MOST_JOBS} of them"));
+    }
+    for (key, size) in [("stripe", scenario.stripe), ("request", scenario.request)] {
+        if scenario.here(size) < 512 {
+            return wrong(key, format!("{size} in grains of {} are less than 512 B here", scenario.grain));
+        }
+    }
+    if let Some(job) = scenario.jobs.iter().find(|job| job.size.0 < scenario.request.0) {
+        return wrong("size", format!("{} are less than one request of {}", job.size, scenario.request));
+    }
+    match scenario.points().into_iter().map(|point| scenario.bytes(point)).max() {
+        Some(most) if most > MOST_BYTES => wrong(
+            "size",
+            format!(
+                "{} of this machine are more than {}: choose a larger grain",
+                Bytes(most),
+                Bytes(MOST_BYTES)
+            ),
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn bytes(value: &Value<'_>) -> Result<Bytes, Error> {
+    value.text()?.parse::<Bytes>().map_err(|error| value.wrong(error))
+}
+
+fn job(mut table: Table<'_>, usual: Option<Bytes>) -> Result<JobPlan, Error> {
+    let size = table.take("size").map(|value| bytes(&value)).transpose()?.or(usual);
+    let size = size.ok_or_else(|| table.missing("size", "what each process writes"))?;
+    let processes = table.take("processes").map(|value| value.whole(1..=MOST_PROCESSES)).transpose()?;
+    table.finish("processes, size")?;
+    Ok(JobPlan { processes, size })
+}
+
+fn patterns(value: &Value<'_>) -> Result<Vec<Pattern>, Error> {
+    let one = |word: &String| {
+        let known = [Pattern::PerProcess, Pattern::Shared].into_iter().find(|pattern| pattern.word() == word);
+        known.ok_or_else(|| value.wrong(format!("\"{word}\" is no pattern here: write N:N or N:1")))
+    };
+    value.texts()?.iter().map(one).collect()
+}
+
+/// A list of numbers, or one.
+fn counts(value: Option<Value<'_>>, usual: u32, most: u32) -> Result<Vec<u32>, Error> {
+    let Some(value) = value else { return Ok(vec![usual]) };
+    let one = |word: &String| match word.parse::<u32>() {
+        Ok(count) if (1..=most).contains(&count) => Ok(count),
+        _ => Err(value.wrong(format!("{word} is not a whole number from 1 to {most}"))),
+    };
+    match value.texts() {
+        Ok(words) if !words.is_empty() => words.iter().map(one).collect(),
+        _ => value.whole(1..=most).map(|count| vec![count]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scenario(text: &str) -> Result<Scenario, Error> {
+        read(&File { name: "s.toml", text })
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let text = "compare = ['direct', 'trio fcfs']\npatterns = ['N:1', 'N:N']\nsize = '256MiB'\ngrain = 64\n\
+                    targets = [4, 8]\nprocesses = 32\n[[job]]\n[[job]]\nprocesses = 2\nsize = '1GiB'\n";
+        let read = scenario(text).unwrap();
+        assert_eq!(read.points().len(), 4);
+        let point = read.points()[3];
+        assert_eq!(point, Point { pattern: Pattern::PerProcess, targets: 8, processes: 32 });
+        assert_eq!(read.bytes(point), 32 * (4 << 20) + 2 * (16 << 20));
+        assert_eq!(read.model(), "model:ost,slower=1,grain=64");
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_told() {
+        let base = "compare = ['trio']\nsize = '4MiB'\n";
+        for (text, says) in [
+            ("size = '4MiB'".to_owned(), "compare: missing"),
+            ("compare = ['trio']".to_owned(), "size: missing"),
+            (format!("{base}device = 'floppy'"), "no modelled device"),
+            (format!("{base}patterns = ['N:M']"), "N:M"),
+            (format!("{base}targets = [0]"), "0 is not a whole number from 1"),
+            (format!("{base}grain = 4096"), "less than 512 B"),
+            (format!("{base}request = '8MiB'"), "less than one request"),
+            (format!("{base}processes = 1024\n[[job]]\nsize = '1GiB'"), "larger grain"),
+            (format!("{base}speed = 1"), "not a known key"),
+            ("compare = ['fast']\nsize = '4MiB'".to_owned(), "fast"),
+        ] {
+            let told = scenario(&text).unwrap_err().to_string();
+            assert!(told.contains(says), "{text}: {told}");
+        }
+    }
+}
