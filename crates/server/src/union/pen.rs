@@ -4,7 +4,7 @@ use super::change::changed_behind;
 use super::record::{self, Record};
 use super::{Extras, Home, Union, gone_behind};
 use crate::service::Service;
-use forebay_backend::{Found, Object};
+use forebay_backend::{Found, Object, Version};
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Name, Result, Span, Time};
 use forebay_store::{Batch, Body, Extent, Facts, Inode};
 use forebay_wire::Place;
@@ -19,6 +19,26 @@ pub(crate) struct Pen {
 impl Service {
     /// Opens a claimed file to be written, as long as it is here. Nothing if it has no name any more.
     pub(crate) fn pen(&self, union: &Union, file: FileId) -> Result<Option<Pen>> {
+        self.with_claimed(union, file, |path, object, version| {
+            let grown = match self.ways.are_open() {
+                // What is not written yet is to stay blank, so that it can be written past the buffer.
+                true => {
+                    self.ways.lanes.begin(file, version.size);
+                    u64::MAX
+                }
+                false => self.grow(union, file, &path, version.size)?,
+            };
+            Ok(Pen { object, grown })
+        })
+    }
+
+    /// Does something with a claimed file behind, while nobody moves or cuts it. Nothing if it has no name any more.
+    fn with_claimed<T>(
+        &self,
+        union: &Union,
+        file: FileId,
+        with: impl FnOnce(Vec<Name>, Box<dyn Object>, Version) -> Result<T>,
+    ) -> Result<Option<T>> {
         let _length = union.length(file);
         let held = self.store.names().hold(file, |inode| {
             let Some(inode) = inode.filter(|inode| !inode.parents.is_empty()) else { return Ok(None) };
@@ -30,15 +50,7 @@ impl Service {
             if version.serial != record.version.serial {
                 return Err(changed_behind(file));
             }
-            let grown = match self.ways.are_open() {
-                // What is not written yet is to stay blank, so that it can be written past the buffer.
-                true => {
-                    self.ways.lanes.begin(file, version.size);
-                    u64::MAX
-                }
-                false => self.grow(union, file, &path, version.size)?,
-            };
-            Ok(Some(Pen { object, grown }))
+            with(path, object, version).map(Some)
         });
         held.map_err(Error::from)
     }
@@ -80,21 +92,10 @@ impl Service {
         file: FileId,
         length: impl FnOnce(&[Name], u64) -> Result<u64>,
     ) -> Result<Option<(Place, u64)>> {
-        let _length = union.length(file);
-        let held = self.store.names().hold(file, |inode| {
-            let Some(inode) = inode.filter(|inode| !inode.parents.is_empty()) else { return Ok(None) };
-            let _still = union.still();
-            let Some(record) = union.record(file)? else { return Ok(None) };
-            let path = union.path(file)?.ok_or_else(|| gone_behind(file))?;
-            let object = open(union, &path, inode, &record)?;
-            let version = union.ask(|_| object.version())?;
-            if version.serial != record.version.serial {
-                return Err(changed_behind(file));
-            }
+        self.with_claimed(union, file, |path, _, version| {
             let length = length(&path, version.size)?;
-            Ok(Some((Place { path, serial: version.serial }, length)))
-        });
-        held.map_err(Error::from)
+            Ok((Place { path, serial: version.serial }, length))
+        })
     }
 
     /// The end of a claim: what is behind gets its length, zeros, owner, mode and time, and is seen anew.
