@@ -1,10 +1,10 @@
-//! `drain` and `stage`: what leaves for the back end, and what comes from there.
+//! `drain`: what leaves for the back end.
 
 use crate::connect::Service;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::view::DrainState;
-use clap::{Args, Subcommand};
+use clap::Args;
 use forebay_client::blocking::Client;
 use forebay_wire::DrainReport;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -31,25 +31,6 @@ pub(crate) struct Drain {
     service: Service,
 }
 
-/// Brings files from the back end here, or the other way
-#[derive(Subcommand)]
-pub(crate) enum Stage {
-    /// Bring what is behind out, and wait until it is there
-    Out(StageOut),
-}
-
-#[derive(Args)]
-pub(crate) struct StageOut {
-    /// What is to leave
-    #[arg(required = true)]
-    paths: Vec<PathBuf>,
-    /// Print as JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    service: Service,
-}
-
 impl Drain {
     pub(crate) fn run(&self) -> Outcome {
         let client = self.service.connect()?;
@@ -59,26 +40,7 @@ impl Drain {
     }
 }
 
-impl Stage {
-    pub(crate) fn run(&self) -> Outcome {
-        match self {
-            Stage::Out(out) => out.run(),
-        }
-    }
-}
-
-impl StageOut {
-    fn run(&self) -> Outcome {
-        let client = self.service.connect()?;
-        for path in &self.paths {
-            let report = begin(&client, Some(path), None)?;
-            conclude(await_end(&client, report)?, self.json)?;
-        }
-        Ok(())
-    }
-}
-
-fn begin(client: &Client, path: Option<&Path>, order: Option<&str>) -> Outcome<DrainReport> {
+pub(crate) fn begin(client: &Client, path: Option<&Path>, order: Option<&str>) -> Outcome<DrainReport> {
     Ok(client.drain(path, order)?)
 }
 
@@ -94,7 +56,7 @@ pub(crate) fn await_end(client: &Client, mut report: DrainReport) -> Outcome<Dra
     Ok(report)
 }
 
-fn conclude(report: DrainReport, json: bool) -> Outcome {
+pub(crate) fn conclude(report: DrainReport, json: bool) -> Outcome {
     let failed = report.ticket.is_some_and(|ticket| ticket.failed > 0);
     output::show(&DrainState::from(report), json)?;
     if failed { Err(Failure::Reported) } else { Ok(()) }

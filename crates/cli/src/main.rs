@@ -66,6 +66,7 @@ mod settings;
 mod shares;
 mod signals;
 mod sim;
+mod stage;
 mod store;
 mod transfer;
 mod up;
@@ -123,7 +124,7 @@ enum Command {
     Drain(drain::Drain),
     /// Bring files out
     #[command(subcommand)]
-    Stage(drain::Stage),
+    Stage(stage::Stage),
     /// Show how much directories hold
     Du(names::Du),
     /// Run a program with a buffer of its own, then bring its files out

@@ -442,17 +442,32 @@ impl Client {
         self.drained(DrainCall::Begin { file: None, order: None, last: true }).await
     }
 
+    /// Brings bytes of a file from behind near, so that they are read faster: as many as fit, and no more at once than
+    /// [`MAX_FETCH`](forebay_wire::MAX_FETCH).
+    pub async fn fetch(&self, file: FileId, offset: u64, len: u64) -> Result<DrainReport> {
+        self.asked_of_one(DrainCall::Fetch { file, offset, len }).await
+    }
+
     /// How far the drain is, and what was begun under a number.
     pub async fn drain_state(&self, ticket: Option<u64>) -> Result<DrainReport> {
         self.drained(DrainCall::Look { ticket }).await
     }
 
-    async fn drained(&self, call: DrainCall) -> Result<DrainReport> {
+    /// What was begun under a number, and how far the server is that it was asked of: the others are not asked.
+    pub async fn drain_ticket(&self, ticket: u64) -> Result<DrainReport> {
+        self.asked_of_one(DrainCall::Look { ticket: Some(ticket) }).await
+    }
+
+    async fn asked_of_one(&self, call: DrainCall) -> Result<DrainReport> {
         let request = Request::Drain(call);
-        let mut report = match self.ask(request.clone()).await? {
-            Reply::Drain(report) => *report,
-            other => return Err(unexpected(&request, &other)),
-        };
+        match self.ask(request.clone()).await? {
+            Reply::Drain(report) => Ok(*report),
+            other => Err(unexpected(&request, &other)),
+        }
+    }
+
+    async fn drained(&self, call: DrainCall) -> Result<DrainReport> {
+        let mut report = self.asked_of_one(call).await?;
         if self.by_id.service.several().is_none() {
             return Ok(report);
         }

@@ -16,7 +16,7 @@ use crate::session::{Session, Sessions};
 use crate::several::{self, Afar, Book, Helps, Joining, Leases, Lines, is_afar};
 use crate::standing::Standing;
 use crate::turns::{Rules, Turns};
-use crate::union::Union;
+use crate::union::{Near, Union};
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Homes, Identity, Result, Stamp, Uid};
 use forebay_policy::Cost;
@@ -113,7 +113,8 @@ impl Service {
         let limits = config.limits;
         let store = Arc::new(store);
         let lasting = config.medium == Medium::Disk;
-        let union = backend.map(|backend| Arc::new(Union::new(backend, store.meta().clone(), lasting)));
+        let near = Near::new(config.store.clone(), store.data().usage().capacity / 4);
+        let union = backend.map(|backend| Arc::new(Union::new(backend, store.meta().clone(), lasting, near)));
         let list = members.members();
         let alone = list.is_single();
         let joining = Arc::new(Joining::open(&store, config.server, &list)?);

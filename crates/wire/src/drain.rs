@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Most bytes that are brought near at once.
+pub const MAX_FETCH: u64 = 64 << 20;
+
 /// What can be asked of the drain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum DrainCall {
@@ -20,6 +23,15 @@ pub enum DrainCall {
         /// The number of what was begun, if that is asked for.
         ticket: Option<u64>,
     },
+    /// Bring bytes of a file from behind near, to be read soon.
+    Fetch {
+        /// Which file.
+        file: forebay_model::FileId,
+        /// From where on.
+        offset: u64,
+        /// How many, at most [`MAX_FETCH`].
+        len: u64,
+    },
 }
 
 /// How far the drain is.
@@ -27,6 +39,8 @@ pub enum DrainCall {
 pub struct DrainReport {
     /// What was begun, if that was asked for.
     pub ticket: Option<DrainTicket>,
+    /// How many of the bytes that were to be brought near are.
+    pub fetched: u64,
     /// Everything else.
     pub status: DrainStatus,
 }
@@ -69,6 +83,8 @@ pub struct DrainStatus {
     pub written: u64,
     /// Bytes that were let go of here since.
     pub freed: u64,
+    /// Bytes from behind that are kept near, and how many may be.
+    pub near: (u64, u64),
     /// The targets.
     pub targets: Vec<TargetStatus>,
     /// What could not be drained, the latest first: some of it.
@@ -90,6 +106,7 @@ impl DrainStatus {
             target.written += more.written;
             target.rate += more.rate;
             target.writers += more.writers;
+            target.alpha = target.alpha.max(more.alpha);
         }
         self.failing.extend(other.failing);
         self.notes.extend(other.notes);
@@ -99,6 +116,7 @@ impl DrainStatus {
             waiting: self.waiting + other.waiting,
             written: self.written + other.written,
             freed: self.freed + other.freed,
+            near: (self.near.0 + other.near.0, self.near.1 + other.near.1),
             failures: self.failures + other.failures,
             resting: self.resting || other.resting,
             ..self
@@ -117,7 +135,7 @@ pub struct TargetStatus {
     pub written: u64,
     /// Bytes a second, lately.
     pub rate: u64,
-    /// Most servers that write to it at once.
+    /// Most servers that write to it at once; 0 if this server does not know.
     pub alpha: u32,
     /// Writers of this server that are at it now.
     pub writers: u32,

@@ -20,7 +20,7 @@ mod rings;
 mod seal;
 mod status;
 
-pub use drain::{DrainCall, DrainReport, DrainStatus, DrainTicket, Failing, TargetStatus};
+pub use drain::{DrainCall, DrainReport, DrainStatus, DrainTicket, Failing, MAX_FETCH, TargetStatus};
 pub use forebay_model::{RenameMode, XattrMode};
 pub use frame::{FrameKind, HEADER, Header, MAX_BODY, MAX_HANDSHAKE, MAX_PAYLOAD, body, frame};
 pub use fuzz::fuzz;

@@ -2,7 +2,7 @@
 
 use crate::lost::{Remain, Remains};
 use crate::message::Token;
-use forebay_model::{FileId, Incarnation, JobId, Layout, Members, Name, Reshape, ServerId, Stamp, Uid};
+use forebay_model::{FileId, Incarnation, JobId, Layout, Members, Name, Reshape, ServerId, Span, Stamp, Uid};
 use serde::{Deserialize, Serialize};
 
 /// Most bytes in one [`PeerRequest::Put`].
@@ -159,9 +159,36 @@ pub enum PeerRequest {
         fill: u16,
         /// What I have, job by job.
         wanted: Vec<Wanted>,
+        /// What I have written to each of those targets since I began, for those who find out how many writers it likes.
+        written: Vec<(u32, u64)>,
     },
     /// I have a place for you at a target: ask what it is.
     Granted,
+    /// Somebody removed a file of mine from the back end: have you all of yours here? Then forget that it was there.
+    Vanished {
+        /// Which file.
+        file: FileId,
+        /// Which bytes are yours.
+        layout: Layout,
+        /// Whether it is only asked.
+        ask: bool,
+    },
+    /// Bring near what you have behind of these bytes of a file of mine.
+    Fetch {
+        /// Which file.
+        file: FileId,
+        /// Where it is behind.
+        place: Place,
+        /// Which bytes.
+        spans: Vec<Span>,
+    },
+    /// Let things leave in this order from now on.
+    Order {
+        /// Such as `trio`.
+        order: String,
+        /// Whether it is only asked if you can.
+        ask: bool,
+    },
 }
 
 /// What a server answers another one.
@@ -217,6 +244,11 @@ pub enum PeerReply {
         now: Stamp,
         /// In the order of the question.
         left: Vec<Left>,
+    },
+    /// What is near now of what was to be.
+    Fetched {
+        /// How many bytes.
+        bytes: u64,
     },
 }
 

@@ -19,6 +19,8 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use tally::Tally;
 
+pub(crate) use progress::Progress;
+
 /// Bytes that are read and written at once.
 const PIECE: usize = 8 << 20;
 /// Beyond so many bytes several workers share a file.

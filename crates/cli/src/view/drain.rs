@@ -44,6 +44,15 @@ impl fmt::Display for Draining {
         if let Some(eta) = self.eta {
             write!(f, ", {} left", human::duration(Duration::from_secs(eta)))?;
         }
+        let (near, most) = self.status.near;
+        if near > 0 {
+            write!(
+                f,
+                "\n  near      {} of {} from behind, to be read soon",
+                human::size(near),
+                human::size(most)
+            )?;
+        }
         if *waiting > 0 {
             write!(f, "\n  FULL      {} for room", human::plural(*waiting, "writer waits", "writers wait"))?;
         }
@@ -66,7 +75,7 @@ impl fmt::Display for Draining {
                 human::size(target.queued),
                 human::rate(target.rate, Duration::from_secs(1)),
                 target.writers.to_string(),
-                target.alpha.to_string(),
+                if target.alpha > 0 { target.alpha.to_string() } else { "?".to_owned() },
                 human::size(target.written),
             ]
         }));
@@ -138,6 +147,7 @@ mod tests {
             waiting: 0,
             written: 0,
             freed: 0,
+            near: (0, 0),
             targets: targets.iter().map(target).collect(),
             failing: Vec::new(),
             failures: 0,

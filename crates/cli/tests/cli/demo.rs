@@ -28,7 +28,12 @@ fn every_byte_survives_and_nothing_is_left_behind() {
     assert_eq!((&ordered["direct"], &ordered["buffered"]), (&(32 << 20).into(), &0.into()), "{ordered}");
     assert!(random["buffered"].as_u64() >= Some(16 << 20), "{random}");
     let (arrival, trio) = (&report["draining"][0], &report["draining"][1]);
-    assert_eq!((&arrival["order"], &trio["order"]), (&"arrival".into(), &"trio".into()), "{report}");
+    assert_eq!(
+        (&arrival["order"], &trio["order"]),
+        (&"arrival".into(), &"trio quantum=8MiB".into()),
+        "{report}"
+    );
+    assert!(trio["jobs"][0].as_f64() < trio["jobs"][2].as_f64(), "the smallest job is out first: {report}");
     for job in 0..3 {
         assert!(
             arrival["jobs"][job].as_f64() > Some(0.0) && trio["jobs"][job].as_f64() > Some(0.0),

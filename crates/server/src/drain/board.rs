@@ -5,7 +5,7 @@ use super::failures::Failures;
 use super::gauge::{Gauge, Valve};
 use super::places::Places;
 use super::ticket::Ticket;
-use forebay_model::{Bytes, Error, FileId, JobId, Span, Stamp, Uid};
+use forebay_model::{Bytes, Error, FileId, JobId, ServerId, Span, Stamp, Uid};
 use forebay_policy::Tick;
 use forebay_policy::drain::{Batch, BatchId, Drain, Layout, Order, Pick, TargetId};
 use forebay_store::Dirty;
@@ -79,6 +79,10 @@ pub(super) struct Board {
     pub(super) learner: Option<Learner>,
     /// Workers that do something.
     pub(super) busy: usize,
+    /// How many of them write where, and for which job.
+    writing: HashMap<(JobId, TargetId), u32>,
+    /// How many may, where the order asks no arbiter.
+    pub(super) unasked: u32,
     /// How full the buffer is, in thousandths.
     pub(super) fill: u16,
     priorities: HashMap<JobId, u32>,
@@ -103,6 +107,8 @@ impl Board {
             valve: None,
             learner: None,
             busy: 0,
+            writing: HashMap::new(),
+            unasked: u32::MAX,
             fill: 0,
             priorities: HashMap::new(),
             dice: 0x9e37_79b9_7f4a_7c15,
@@ -136,9 +142,14 @@ impl Board {
         }
     }
 
+    /// Whether things could leave in this order from now on.
+    pub(super) fn can_order(&self, order: Order) -> bool {
+        order == self.order || self.files.is_empty()
+    }
+
     /// From now on things leave in this order; false if something is leaving in another.
     pub(super) fn set_order(&mut self, order: Order) -> bool {
-        if order != self.order && !self.files.is_empty() {
+        if !self.can_order(order) {
             return false;
         }
         if order != self.order {
@@ -245,6 +256,9 @@ impl Board {
 
     fn next_write(&mut self, now: Tick) -> Option<Assignment> {
         if self.order != Order::Trio {
+            if self.writing.values().sum::<u32>() >= self.unasked {
+                return None;
+            }
             self.dice =
                 self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let (id, batch) = self.queues.get_mut(&ALL)?.next(Pick::Any(self.dice >> 33))?;
@@ -254,7 +268,9 @@ impl Board {
             let mut given_back = false;
             for (queue, target) in self.places.granted() {
                 let streams = self.places.streams(target);
-                if self.gauge(target).is_some_and(|gauge| gauge.writers >= streams) {
+                let is_full = self.gauge(target).is_some_and(|gauge| gauge.writers >= streams);
+                let writers = self.writing.get(&(queue, target)).copied().unwrap_or(0);
+                if is_full || writers >= self.places.of_each(target) {
                     continue;
                 }
                 let next = self.queues.get_mut(&queue).and_then(|drain| drain.next(Pick::Granted(&[target])));
@@ -281,6 +297,7 @@ impl Board {
             gauge.writers += 1;
             gauge.passed = None;
         }
+        *self.writing.entry((queue, batch.target)).or_default() += 1;
         Assignment { queue, id, batch }
     }
 
@@ -325,13 +342,54 @@ impl Board {
             gauge.writers = gauge.writers.saturating_sub(1);
             gauge.written += bytes;
         }
-        let waits = self.queued_at(target) > 0;
-        let learner = self.learner.as_mut();
-        if let Some(alpha) = learner.and_then(|learner| learner.wrote(now, target, bytes, waits)) {
+        if let Some(writers) = self.writing.get_mut(&(queue, target)) {
+            *writers -= 1;
+            if *writers == 0 {
+                self.writing.remove(&(queue, target));
+            }
+        }
+        let full = match self.places.is_alone() {
+            true => self.queued_at(target) > 0,
+            false => self.places.is_full(target),
+        };
+        let learner = self.learner.as_mut().filter(|_| self.places.is_own(target));
+        if let Some(alpha) = learner.and_then(|learner| learner.wrote(now, target, bytes, full)) {
             self.places.set_alpha(now, target, alpha);
         }
         let left = self.waiting_at(queue, target);
         self.places.wrote(now, (queue, target), bytes, left);
+    }
+
+    /// Another server has written so much to targets of ours since it began.
+    pub(super) fn heard(&mut self, now: Tick, from: ServerId, written: &[(u32, u64)]) {
+        let Some(learner) = &mut self.learner else { return };
+        for &(target, written) in written {
+            let target = TargetId(target);
+            if !self.places.is_own(target) {
+                continue;
+            }
+            let full = self.places.is_full(target);
+            if let Some(alpha) = learner.heard(now, (from, target), written, full) {
+                self.places.set_alpha(now, target, alpha);
+            }
+        }
+    }
+
+    /// How many may write to a target, as far as this server knows: what is learnt is known to whoever gives it out.
+    pub(super) fn alpha(&self, target: TargetId) -> u32 {
+        match self.learner.is_none() || self.places.is_own(target) {
+            true => self.places.alpha(target),
+            false => 0,
+        }
+    }
+
+    /// What this server has written to the targets that another gives out, if that is asked for.
+    pub(super) fn written_at(&self, arbiter: ServerId) -> Vec<(u32, u64)> {
+        if self.learner.is_none() {
+            return Vec::new();
+        }
+        let of = |target: TargetId| Some((target.0, self.gauges.get(target.0 as usize)?.written));
+        self.places.given_by(arbiter).filter_map(of).collect()
     }
 
     /// A write is on its device, and what of it still counts is let go of here. True if that was all of the file.

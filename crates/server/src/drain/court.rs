@@ -127,6 +127,11 @@ impl Court {
         self.note(grants)
     }
 
+    /// How many write to a target.
+    pub(super) fn holders(&self, target: TargetId) -> usize {
+        self.arbiter.holders(target).count()
+    }
+
     /// What a server may write where.
     pub(super) fn of(&self, server: ServerId) -> impl Iterator<Item = Granted> + '_ {
         let all = (server, JobId(0), TargetId(0))..=(server, JobId(u64::MAX), TargetId(u32::MAX));

@@ -19,6 +19,7 @@ mod gauge;
 mod line;
 mod permits;
 mod places;
+mod remake;
 mod report;
 mod room;
 mod rounds;
@@ -38,7 +39,7 @@ pub(crate) use talk::converse;
 
 use crate::service::Service;
 use crate::union::Union;
-use alpha::Learner;
+use alpha::{Learner, Pace};
 use board::Board;
 use forebay_model::{FileId, Result, ServerId};
 use gauge::{Gauge, Valve};
@@ -95,6 +96,18 @@ struct Notes {
     since: Option<Instant>,
 }
 
+/// How many workers a server has: one for each place it may have, with several servers twice its part of them, since
+/// others may have little to write, and some to write while others sync.
+fn crew(targets: usize, most: usize, servers: usize) -> usize {
+    let own = part(targets, most, servers).saturating_mul(if servers < 2 { 1 } else { 2 });
+    own.saturating_add(targets.min(own).max(2)).clamp(*WORKERS.start(), *WORKERS.end())
+}
+
+/// A server's part of all places.
+fn part(targets: usize, most: usize, servers: usize) -> usize {
+    targets.saturating_mul(most).div_ceil(servers.max(1))
+}
+
 impl Engine {
     pub(crate) fn new(
         settings: Draining,
@@ -105,14 +118,17 @@ impl Engine {
         let (targets, now) = (union.ask(|backend| backend.targets()), Instant::now());
         let alpha = settings.alpha.of(&targets)?;
         let most = settings.alpha.most(&alpha) as usize;
-        let workers = targets.len().saturating_mul(most).clamp(*WORKERS.start(), *WORKERS.end());
-        let alone = servers.len() < 2;
+        let count = servers.len();
+        let workers = crew(targets.len(), most, count);
         let Draining { choice, quantum, .. } = settings;
         let places = Places::new(Terms { server, servers, alpha, choice, quantum });
         let gauges = targets.iter().map(|_| Gauge::new(now)).collect();
         let mut board = Board::new(settings.order, settings.write, places, gauges);
+        // All servers together have as many writers as they would if they asked.
+        board.unasked = u32::try_from(part(targets.len(), most, count)).unwrap_or(u32::MAX);
         board.valve = settings.rate.map(|rate| Valve::new(rate.0, now));
-        board.learner = (settings.alpha == Alpha::Learnt && alone).then(|| Learner::new(targets.len()));
+        let pace = if count < 2 { Pace::Writes } else { Pace::Time };
+        board.learner = (settings.alpha == Alpha::Learnt).then(|| Learner::new(targets.len(), pace));
         union.all_claims().into_iter().for_each(|file| board.take_up(file));
         // What an earlier life of the server did not bring behind is found by looking at everything.
         let notes = Notes { files: HashSet::new(), all: true, since: Some(now) };

@@ -144,6 +144,14 @@ impl Permits {
         Ok(Still { permits: self, file })
     }
 
+    /// Whether this server may write to a file behind, or does, or has asked whether it may.
+    pub(crate) fn has_leave(&self, file: FileId) -> bool {
+        let table = self.lock();
+        table
+            .get(&file)
+            .is_some_and(|permit| permit.born.is_some() || permit.asking > 0 || permit.flights > 0)
+    }
+
     /// Leave is not needed any more.
     pub(crate) fn give_up(&self, file: FileId) {
         self.change(file, |permit| permit.born = None);

@@ -70,11 +70,12 @@ impl Places {
         places
     }
 
-    /// So many may write to a target from now on.
+    /// So many may write to a target from now on. Alone, one job at a time has all writers, so that they come in order.
     pub(super) fn set_alpha(&mut self, now: Tick, target: TargetId, alpha: u32) {
+        let members = if self.is_alone() { 1 } else { alpha };
         if let Some(known) = self.terms.alpha.get_mut(target.0 as usize) {
             *known = alpha;
-            let given = self.court.set_alpha(now, target, alpha);
+            let given = self.court.set_alpha(now, target, members);
             self.take(given);
         }
     }
@@ -91,8 +92,19 @@ impl Places {
         home(target, &there).unwrap_or(self.terms.server)
     }
 
-    fn is_own(&self, target: TargetId) -> bool {
-        self.terms.servers.len() < 2 || self.arbiter(target) == self.terms.server
+    /// Whether a target has as many writers as it may, as far as this server gives it out.
+    pub(super) fn is_full(&self, target: TargetId) -> bool {
+        self.court.holders(target) >= self.alpha(target) as usize
+    }
+
+    /// The targets that a server gives out.
+    pub(super) fn given_by(&self, server: ServerId) -> impl Iterator<Item = TargetId> + '_ {
+        let targets = (0..).take(self.terms.alpha.len()).map(TargetId);
+        targets.filter(move |target| self.arbiter(*target) == server)
+    }
+
+    pub(super) fn is_own(&self, target: TargetId) -> bool {
+        self.is_alone() || self.arbiter(target) == self.terms.server
     }
 
     /// Takes what was granted here.
@@ -142,9 +154,23 @@ impl Places {
         self.held.keys().copied().collect()
     }
 
-    /// Most writers of this server at a target: alone it has all places.
+    /// Whether there are no other servers.
+    pub(super) fn is_alone(&self) -> bool {
+        self.terms.servers.len() < 2
+    }
+
+    /// Most writers of this server at a target: alone it has all places, otherwise one for each that it was given.
     pub(super) fn streams(&self, target: TargetId) -> u32 {
-        if self.terms.servers.len() < 2 { self.alpha(target) } else { 1 }
+        if self.is_alone() {
+            return self.alpha(target);
+        }
+        let held = self.held.keys().filter(|(_, at)| *at == target).count();
+        u32::try_from(held).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Most writers of one job at a target: a place is one writer, but for a server that has them all.
+    pub(super) fn of_each(&self, target: TargetId) -> u32 {
+        if self.is_alone() { self.alpha(target) } else { 1 }
     }
 
     /// Bytes were written under a grant, and so many are left: it goes on, or is given back.

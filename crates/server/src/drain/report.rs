@@ -23,26 +23,9 @@ pub(super) const ORDERS: [(&str, Order); 4] = [
 
 impl Engine {
     /// Begins to drain something, everything if it is not said what; returns its number.
-    pub(crate) fn begin(
-        &self,
-        service: &Service,
-        file: Option<FileId>,
-        order: Option<&str>,
-        last: bool,
-    ) -> Result<u64> {
+    pub(crate) fn begin(&self, service: &Service, file: Option<FileId>, last: bool) -> Result<u64> {
         self.last.fetch_or(last, Ordering::Relaxed);
         let mut board = self.board();
-        if let Some(name) = order {
-            let known = ORDERS.iter().find(|(known, _)| *known == name);
-            let (_, order) = known.ok_or_else(|| {
-                let text = format!("\"{name}\" is no order: choose arrival, offset, target or trio");
-                Error::new(ErrorKind::Invalid, text)
-            })?;
-            if !board.set_order(*order) {
-                let text = "the drain is at work: change its order when it is done";
-                return Err(Error::new(ErrorKind::Busy, text));
-            }
-        }
         let finished = |ticket: &&Ticket| ticket.is_done();
         if board.tickets.len() >= TICKETS {
             let oldest = board.tickets.values().find(finished).map(|ticket| ticket.id);
@@ -63,6 +46,23 @@ impl Engine {
         Ok(id)
     }
 
+    /// From now on things leave in this order, or could if it is only asked.
+    pub(crate) fn set_order(&self, name: &str, ask: bool) -> Result<()> {
+        let known = ORDERS.iter().find(|(known, _)| *known == name);
+        let (_, order) = known.ok_or_else(|| {
+            let text = format!("\"{name}\" is no order: choose arrival, offset, target or trio");
+            Error::new(ErrorKind::Invalid, text)
+        })?;
+        let mut board = self.board();
+        match if ask { board.can_order(*order) } else { board.set_order(*order) } {
+            true => Ok(()),
+            false => {
+                let text = "the drain is at work: change its order when it is done";
+                Err(Error::new(ErrorKind::Busy, text))
+            }
+        }
+    }
+
     /// How far it is.
     pub(crate) fn report(&self, service: &Service, ticket: Option<u64>) -> Result<DrainReport> {
         let status = self.status(service);
@@ -77,7 +77,7 @@ impl Engine {
                 }
             },
         };
-        Ok(DrainReport { ticket, status })
+        Ok(DrainReport { ticket, fetched: 0, status })
     }
 
     pub(crate) fn status(&self, service: &Service) -> DrainStatus {
@@ -89,7 +89,7 @@ impl Engine {
                 queued: board.queued_at(TargetId(number as u32)),
                 written: gauge.written,
                 rate: gauge.rate(),
-                alpha: board.places.alpha(TargetId(number as u32)),
+                alpha: board.alpha(TargetId(number as u32)),
                 writers: gauge.writers,
             }
         });
@@ -120,6 +120,7 @@ impl Engine {
             waiting: self.rooms.load(Ordering::Relaxed),
             written: self.written.load(Ordering::Relaxed),
             freed: self.freed.load(Ordering::Relaxed),
+            near: service.union.as_ref().map_or((0, 0), |union| union.near.bytes()),
             targets: targets.collect(),
             failing,
             failures,

@@ -155,7 +155,7 @@ impl Engine {
             }
         };
         match files {
-            None => drop(self.begin(service, None, None, false)),
+            None => drop(self.begin(service, None, false)),
             Some(files) => {
                 for file in files {
                     if matches!(service.needs(union, file, false), Ok(Some(_))) {

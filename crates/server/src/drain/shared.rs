@@ -74,6 +74,7 @@ impl Service {
     /// Leave to write to a file behind, from its authority. For threads that may wait.
     pub(super) fn leave(self: &Arc<Service>, file: FileId) -> Result<Option<Born>> {
         let size = self.store.data().facts(file)?.size;
+        self.union.iter().for_each(|union| union.near.forget(file));
         let asked = async {
             if self.is_authority(file) {
                 return self.bear_shared(self.config.server, file, size).await;
@@ -101,6 +102,7 @@ impl Service {
         tokio::task::block_in_place(|| self.refresh(file))?;
         let _order = self.afar.order(file).lock().await;
         self.recover_from_behind(file).await?;
+        self.forget_vanished(file).await?;
         let born = tokio::task::block_in_place(|| -> Result<_> {
             let Some(layout) = self.shared_layout(file)? else { return Ok(None) };
             let wish = engine.wish(self, file);
@@ -147,6 +149,7 @@ impl Service {
 
     /// Writes nothing to a file behind as long as this is held, and afterwards only with new leave.
     pub(crate) fn be_still(&self, file: FileId) -> Result<Option<Still<'_>>> {
+        self.union.iter().for_each(|union| union.near.forget(file));
         // Less than those wait who ask for it.
         let patience = self.config.times.peer / 2;
         self.drain.as_ref().map(|engine| engine.permits.still(file, patience)).transpose()
@@ -227,7 +230,7 @@ impl Service {
     /// Which bytes of a claimed file are whose, and where it is; nothing if it has no name or is not there.
     fn to_conclude(&self, union: &Union, file: FileId) -> Result<Option<(Layout, Place)>> {
         let named = self.store.names().inode(file).is_ok_and(|inode| !inode.parents.is_empty());
-        if !named || union.claimed(file).is_none() {
+        if !named || union.claimed(file).is_none() || union.has_vanished(file)? {
             return Ok(None);
         }
         let Some(layout) = self.shared_layout(file)? else { return Ok(None) };

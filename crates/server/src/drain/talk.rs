@@ -32,15 +32,16 @@ pub(crate) async fn converse(service: Arc<Service>, server: ServerId) {
             () = engine.talk.notified() => {}
             () = sleep(pause) => {}
         }
-        let (poke, statement) = {
+        let (poke, statement, written) = {
             let mut board = engine.board();
-            (board.places.given.remove(&server), board.places.statement(server))
+            let poke = board.places.given.remove(&server);
+            (poke, board.places.statement(server), board.written_at(server))
         };
         if poke && let Err(error) = service.ask(server, PeerRequest::Granted).await {
             tracing::debug!(%server, %error, "a server will hear later that it may write");
         }
         let Some((heard, fill, wanted)) = statement else { continue };
-        match service.ask(server, PeerRequest::Arbitrate { heard, fill, wanted }).await {
+        match service.ask(server, PeerRequest::Arbitrate { heard, fill, wanted, written }).await {
             Ok(PeerReply::Granted(granted)) => {
                 silent = None;
                 engine.tell(|board| board.places.hear(server, &granted));
@@ -62,13 +63,17 @@ impl Service {
         from: ServerId,
         (heard, fill): (u64, u16),
         wanted: &[Wanted],
+        written: &[(u32, u64)],
     ) -> Result<PeerReply> {
         let Some(engine) = &self.drain else {
             return Err(Error::new(ErrorKind::Unsupported, "this server has nothing behind it"));
         };
         let now = Tick(self.store.data().now().0);
         let mut granted = Vec::new();
-        engine.tell(|board: &mut Board| granted = board.places.judge(now, from, (heard, fill), wanted));
+        engine.tell(|board: &mut Board| {
+            board.heard(now, from, written);
+            granted = board.places.judge(now, from, (heard, fill), wanted);
+        });
         Ok(PeerReply::Granted(granted))
     }
 

@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::board::{Assignment, Board, Task};
+use super::remake::other_by_now;
 use super::settings::Verify;
 use super::shared::open_place;
 use crate::service::Service;
@@ -273,7 +274,8 @@ impl Engine {
         for (file, stint) in std::mem::take(&mut hand.stints) {
             let Stint { pen, born, queue, writes, written, sums } = stint;
             let settled = union
-                .ask(|_| pen.object.sync())
+                .ask(|_| pen.object.sync().and_then(|()| pen.object.version()))
+                .and_then(|version| Engine::is_there(union, file, version.serial, born.as_deref()))
                 .and_then(|()| union.ask(|_| verified(service, file, &pen, &sums)))
                 .and_then(|()| {
                     union.count_claim(file);
@@ -441,6 +443,10 @@ impl Hand {
     ) -> Result<()> {
         match self.stints.get_mut(&file) {
             Some(stint) => {
+                let serial = |pen: &Pen| union.ask(|_| pen.object.version()).map(|version| version.serial);
+                if serial(&stint.pen)? != serial(&pen)? {
+                    return Err(other_by_now(file));
+                }
                 let before = std::mem::replace(&mut stint.pen, pen);
                 stint.born = born;
                 union.ask(|_| before.object.sync())

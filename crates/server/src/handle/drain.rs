@@ -3,8 +3,8 @@
 use crate::drain::Engine;
 use crate::service::{Caller, Service};
 use crate::several::Handled;
-use forebay_model::{Error, ErrorKind, FileId};
-use forebay_wire::{DrainCall, Reply, Request};
+use forebay_model::{Error, ErrorKind, FileId, Result, ServerId, Span};
+use forebay_wire::{DrainCall, DrainReport, MAX_FETCH, PeerRequest, Reply, Request};
 
 impl Service {
     pub(super) fn drain(&self, caller: &Caller, call: &DrainCall) -> Handled {
@@ -17,25 +17,60 @@ impl Service {
             let text = format!("server {first} has the names of this service: it is asked to drain");
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
+        let mut fetched = 0;
         let ticket = match call {
             DrainCall::Begin { file, order, last } => {
                 match file {
                     Some(file) => self.reach(caller, *file)?,
                     None => self.demand(caller, "drain everything")?,
                 }
-                if order.is_some() && !self.is_alone() {
-                    let text =
-                        "several servers drain in the order of their settings: set order in [server.drain]";
-                    return Err(Error::new(ErrorKind::Unsupported, text).into());
-                }
                 if order.is_some() || *last {
                     self.demand(caller, "say how the buffer drains")?;
                 }
-                Some(engine.begin(self, *file, order.as_deref(), *last)?)
+                if let Some(order) = order {
+                    self.set_order(order)?;
+                }
+                Some(engine.begin(self, *file, *last)?)
+            }
+            DrainCall::Fetch { file, offset, len } => {
+                self.reach(caller, *file)?;
+                fetched = self.bring_near(*file, *offset, *len)?;
+                None
             }
             DrainCall::Look { ticket } => *ticket,
         };
-        Ok(Reply::Drain(Box::new(engine.report(self, ticket)?)))
+        Ok(Reply::Drain(Box::new(DrainReport { fetched, ..engine.report(self, ticket)? })))
+    }
+
+    fn bring_near(&self, file: FileId, offset: u64, len: u64) -> Result<u64> {
+        let (Some(service), Some(span)) = (self.me(), Span::at(offset, len.min(MAX_FETCH))) else {
+            return Ok(0);
+        };
+        self.store.names().inode(file).map_err(Error::from)?;
+        tokio::task::block_in_place(|| self.await_unless_it_ends(service.fetch(file, span)))?
+    }
+
+    /// From now on things leave all servers in this order; or none, if one of them cannot say so.
+    fn set_order(&self, order: &str) -> Result<()> {
+        for ask in [true, false] {
+            self.set_order_here(order, ask)?;
+            let (false, Some(service)) = (self.is_alone(), self.me()) else { continue };
+            let (members, own) = (self.members.members(), self.config.server);
+            let others = members.servers().filter(|server| *server != own);
+            let list = others.map(|server| (server, PeerRequest::Order { order: order.to_owned(), ask }));
+            let list: Vec<_> = list.collect();
+            let servers: Vec<ServerId> = list.iter().map(|(server, _)| *server).collect();
+            let told = tokio::task::block_in_place(|| self.await_unless_it_ends(service.ask_all(list)))?;
+            for (server, answer) in servers.into_iter().zip(told) {
+                answer.map_err(|error| error.within(format!("server {server} keeps its order")))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same of this server alone.
+    pub(crate) fn set_order_here(&self, order: &str, ask: bool) -> Result<()> {
+        self.drain.as_ref().map_or(Ok(()), |engine| engine.set_order(order, ask))
     }
 
     /// Remembers what was made or changed here, and may have to be so behind.

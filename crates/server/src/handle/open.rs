@@ -89,6 +89,16 @@ impl Service {
             (None, true) => Striping { width: 1, stripe: STRIPE },
             (None, false) => Striping { width: 0, stripe: STRIPE },
         };
+        Ok(self.laid_out(striping, (dir, name)))
+    }
+
+    /// Over which servers the bytes of a file go that is laid out like this, and which lives of stores that is.
+    pub(crate) fn laid_out(
+        &self,
+        striping: Striping,
+        (dir, name): (FileId, &Name),
+    ) -> (Layout, Vec<Incarnation>) {
+        let (own, here) = (self.config.server, self.store.incarnation());
         let width = if striping.width == 0 { MOST_SERVERS } else { usize::from(striping.width) };
         let members = self.members.members();
         // Where all are home to names, this is the name's.
@@ -100,7 +110,7 @@ impl Service {
             false => self.joining.known(server).map(|(incarnation, _)| (server, incarnation)),
         });
         let (servers, lives) = known.take(width.min(MOST_SERVERS)).unzip();
-        Ok((Layout { servers, stripe: striping.stripe }, lives))
+        (Layout { servers, stripe: striping.stripe }, lives)
     }
 
     /// Opens what has a name; `None` if it went meanwhile.

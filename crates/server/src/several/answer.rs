@@ -80,6 +80,8 @@ impl Service {
             PeerRequest::Carry { .. }
             | PeerRequest::Bear { .. }
             | PeerRequest::Level { .. }
+            | PeerRequest::Vanished { .. }
+            | PeerRequest::Fetch { .. }
             | PeerRequest::Anew { .. } => Err(Stop::Names(forebay_store::Obstacle::Several)),
             PeerRequest::Reshape { .. } if self.drain.is_some() => {
                 Err(Stop::Names(forebay_store::Obstacle::Several))
@@ -127,11 +129,15 @@ impl Service {
                 self.part_drained(from, *file);
                 Ok(PeerReply::Done)
             }
-            PeerRequest::Arbitrate { heard, fill, wanted } => {
-                Ok(self.arbitrate(from, (*heard, *fill), wanted)?)
+            PeerRequest::Arbitrate { heard, fill, wanted, written } => {
+                Ok(self.arbitrate(from, (*heard, *fill), wanted, written)?)
             }
             PeerRequest::Granted => {
                 self.ask_for_places();
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::Order { order, ask } => {
+                self.set_order_here(order, *ask)?;
                 Ok(PeerReply::Done)
             }
             PeerRequest::Undrained { files, before, drain } => Ok(self.undrained(files, *before, *drain)),
@@ -198,6 +204,7 @@ impl Service {
     ) -> Result<PeerReply> {
         let &(PeerRequest::Reshape { file, .. }
         | PeerRequest::Level { file, .. }
+        | PeerRequest::Vanished { file, .. }
         | PeerRequest::Anew { file, .. }) = request
         else {
             return Err(nonsense(request));
@@ -208,6 +215,9 @@ impl Service {
         match request {
             PeerRequest::Level { file, layout, place, size, lost_below } => {
                 self.level_here((*file, layout), place, *size, *lost_below).map(PeerReply::Facts)
+            }
+            PeerRequest::Vanished { file, layout, ask } => {
+                self.forget_part(*file, layout, *ask).map(|()| PeerReply::Done)
             }
             PeerRequest::Anew { file, size } => self.take_anew(*file, *size).map(|()| PeerReply::Done),
             _ => self.answer_bytes(from, request),
@@ -229,6 +239,10 @@ impl Service {
             }
             PeerRequest::Bear { file, size } => {
                 PeerReply::Born { born: self.bear_shared(from, *file, *size).await? }
+            }
+            PeerRequest::Fetch { file, place, spans } => {
+                let bytes = tokio::task::block_in_place(|| self.fetch_here(*file, place, spans))?;
+                PeerReply::Fetched { bytes }
             }
             PeerRequest::Vouch { token } => {
                 let _order = self.afar.order(token.file).lock().await;

@@ -87,7 +87,11 @@ impl Service {
             }
             Err(error) => return Err(error),
         };
-        let parts = union.ask(|_| fetch(&*object, |version| version.serial == place.serial, pieces))?;
+        let near = |version, span| match self.is_changing(union, file) {
+            true => None,
+            false => union.near.get(file, version, span),
+        };
+        let parts = union.ask(|_| fetch(&*object, |version| version.serial == place.serial, pieces, near))?;
         // Nothing was laid over it, and nothing that was came to be behind.
         let same = behind(&self.store.data().read(file, offset, len)?) == spans && watch.saw_nothing();
         Ok(parts.filter(|_| same))

@@ -48,11 +48,12 @@ impl Service {
             return self.make_behind(union, file, inode, wish, born);
         };
         born.path = union.path(file)?.ok_or_else(|| gone_behind(file))?;
-        if union.claimed(file).is_some() {
+        let is_file = born.kind == FileKind::File;
+        let found = union.ask(|backend| backend.find(&born.path))?;
+        if union.claimed(file).is_some() && (found.is_some() || !is_file) {
             return Ok(born);
         }
-        let is_file = born.kind == FileKind::File;
-        match union.ask(|backend| backend.find(&born.path))? {
+        match found {
             Some(found) if is_file && found.version != record.version => Err(changed_behind(file)),
             Some(found) if found.kind != born.kind => Err(changed_behind(file)),
             Some(_) => union.claim(file).map(|_| born),
@@ -61,13 +62,19 @@ impl Service {
                 forgotten.remove(record::key(file));
                 match is_file {
                     // All of it is here: it can be made again.
-                    true if self.store.data().forget_behind(file, forgotten.clone())? => {}
+                    true if self.forgets_behind(file, forgotten.clone())? => {}
                     true => return Err(gone_behind(file)),
                     false => self.store.meta().commit(forgotten)?,
                 }
                 self.make_behind(union, file, inode, wish, born)
             }
         }
+    }
+
+    /// Forgets what is behind of a file that is not there any more, if it is all here. Of one that several servers hold
+    /// that has to be found out before ([`Service::remake_shared`]).
+    fn forgets_behind(&self, file: FileId, forgotten: Batch) -> Result<bool> {
+        Ok(!self.is_shared(file) && self.store.data().forget_behind(file, forgotten, |_| true)?)
     }
 
     fn make_behind(

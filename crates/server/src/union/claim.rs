@@ -42,6 +42,7 @@ impl Union {
             self.kv.sync()?;
         }
         self.claims.lock().insert(file, 0);
+        self.near.forget(file);
         Ok(true)
     }
 

@@ -178,7 +178,7 @@ impl Service {
             union.ask(|backend| backend.find(&path))?
         };
         let Some(found) = found else { return Ok(false) };
-        let (arrival, size) = (self.arrival(name, &found), found.version.size);
+        let (arrival, size) = (self.arrival((dir, name), &found)?, found.version.size);
         let with = |file: FileId| {
             let mut batch = match found.kind {
                 FileKind::File => self.store.data().found(file, size)?,
@@ -215,19 +215,27 @@ impl Service {
         self.store.meta().commit(batch)
     }
 
-    fn arrival(&self, name: &Name, found: &Found) -> Arrival {
+    fn arrival(&self, (dir, name): (FileId, &Name), found: &Found) -> Result<Arrival> {
         let body = match found.kind {
-            FileKind::File => Body::File {
-                layout: Layout::whole(self.config.server, STRIPE),
-                incarnations: vec![self.store.incarnation()],
-                extent: Extent::default(),
-            },
+            FileKind::File => {
+                let striping = match found.version.size == 0 && !self.is_alone() {
+                    true => self.store.names().dir(dir).map_err(Error::from)?.striping,
+                    false => None,
+                };
+                // Whoever makes an empty file to have it laid out behind wants it laid out here as well. One with bytes
+                // would have to be made known to all who are to hold some.
+                let (layout, incarnations) = match striping {
+                    Some(striping) => self.laid_out(striping, (dir, name)),
+                    None => (Layout::whole(self.config.server, STRIPE), vec![self.store.incarnation()]),
+                };
+                Body::File { layout, incarnations, extent: Extent::default() }
+            }
             FileKind::Directory => Body::Directory { epoch: 0, name: Some(name.clone()), striping: None },
             FileKind::Symlink => Body::Symlink { target: found.target.clone() },
             FileKind::Special(special) => Body::Special { special },
         };
         let (owner, mtime) = ((found.uid, found.gid), found.version.mtime);
-        Arrival { body, mode: found.mode, owner, atime: found.atime, mtime, ctime: found.ctime }
+        Ok(Arrival { body, mode: found.mode, owner, atime: found.atime, mtime, ctime: found.ctime })
     }
 
     /// Compares what is known of something with what is behind; true if it is not there any more.

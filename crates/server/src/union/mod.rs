@@ -11,7 +11,7 @@
 //! through it changes. No lock of the namespace is taken under `tree`.
 //!
 //! **Deliberately absent**: when bytes are written behind, and which (`drain`); hard links behind while the buffer is in use (each
-//! name there is a file here); a cache of bytes.
+//! name there is a file here); a cache of bytes, but of those that somebody asked to have near (`near`).
 
 mod afar;
 mod birth;
@@ -20,12 +20,15 @@ mod claim;
 mod extras;
 mod intent;
 mod meet;
+mod near;
 mod pen;
 mod read;
 mod record;
+mod stage;
 
 pub(crate) use change::{Spot, changed_behind};
 pub(crate) use extras::Extras;
+pub(crate) use near::Near;
 pub(crate) use pen::Pen;
 pub(crate) use read::Part;
 
@@ -64,14 +67,17 @@ pub(crate) struct Union {
     places: Mutex<HashMap<FileId, Arc<Place>>>,
     /// Whether what is written down here can outlive the machine's death.
     lasting: bool,
+    /// What somebody asked to have near.
+    pub(crate) near: Near,
     /// Bounds those who wait for the back end.
     pub(crate) waiting: Semaphore,
 }
 
 impl Union {
-    pub(crate) fn new(backend: Arc<dyn Backend>, kv: Arc<dyn Kv>, lasting: bool) -> Union {
+    pub(crate) fn new(backend: Arc<dyn Backend>, kv: Arc<dyn Kv>, lasting: bool, near: Near) -> Union {
         Union {
             lasting,
+            near,
             claims: Claims::default(),
             hints: Mutex::default(),
             places: Mutex::default(),
@@ -128,6 +134,22 @@ impl Union {
         let _still = self.still();
         let Some(path) = self.path(file)? else { return Ok(None) };
         Ok(self.ask(|backend| backend.find(&path))?.map(|found| (path, found)))
+    }
+
+    /// Whether something that should be behind is not there.
+    pub(crate) fn has_vanished(&self, file: FileId) -> Result<bool> {
+        Ok(self.record(file)?.is_some() && self.find(file)?.is_none())
+    }
+
+    /// The number by which a file is known that is at its place behind now, if any is.
+    pub(crate) fn serial(&self, file: FileId) -> Result<Option<u64>> {
+        Ok(self.find(file)?.map(|(_, found)| found.version.serial))
+    }
+
+    /// Something is not known to be behind any more, nor claimed.
+    pub(crate) fn forget(file: FileId, batch: &mut Batch) {
+        batch.remove(record::key(file));
+        Union::end_claim(file, batch);
     }
 
     /// No directory moves while this is held.

@@ -124,7 +124,9 @@ impl Service {
                 Union::end_claim(file, &mut batch);
                 return union.kv.commit(batch);
             };
-            let found = union.ask(|backend| backend.find(&path))?.ok_or_else(|| gone_behind(file))?;
+            let Some(found) = union.ask(|backend| backend.find(&path))? else {
+                return self.let_vanish(union, file, inode);
+            };
             if found.kind != inode.kind()
                 || (record.version.serial != 0 && found.version.serial != record.version.serial)
             {
@@ -153,6 +155,16 @@ impl Service {
         union.unclaim(file);
         self.ways.lanes.forget(file);
         Ok(extras)
+    }
+
+    /// Somebody removed something behind while it was claimed: if nothing of it is only here, it is seen to be gone.
+    fn let_vanish(&self, union: &Union, file: FileId, inode: &Inode) -> Result<()> {
+        if inode.kind() == FileKind::File && !self.has_no_news(file, inode)? {
+            return Err(gone_behind(file));
+        }
+        let mut batch = Batch::default();
+        Union::end_claim(file, &mut batch);
+        union.kv.commit(batch)
     }
 
     /// Gives a file behind the length that it has here, and zeros where it has zeros here.

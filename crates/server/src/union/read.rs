@@ -66,8 +66,12 @@ impl Service {
                 Some(_) => version.serial == record.version.serial,
                 None => version == record.version,
             };
+            let near = |version, span| match claim {
+                Some(_) => None,
+                None => union.near.get(file, version, span),
+            };
             if let Some(object) = &object
-                && let Some(parts) = union.ask(|_| fetch(&**object, is_same, pieces))?
+                && let Some(parts) = union.ask(|_| fetch(&**object, is_same, pieces, near))?
                 && (claim.is_none() || self.is_still_behind(union, file, claim, (offset, len), &spans)?)
             {
                 return Ok(parts);
@@ -119,19 +123,25 @@ fn nothing_behind(file: FileId) -> Error {
     Error::new(ErrorKind::Io, text)
 }
 
-/// All parts, or nothing if the file is not the one that is meant, or was not to the end.
+/// All parts, those that are near from there, or nothing if the file is not the one that is meant, or was not to the end.
 pub(super) fn fetch(
     object: &dyn Object,
     is_same: impl Fn(Version) -> bool,
     pieces: Vec<Piece>,
+    near: impl Fn(Version, Span) -> Option<Vec<u8>>,
 ) -> Result<Option<Vec<Part>>> {
-    if !is_same(object.version()?) {
+    let version = object.version()?;
+    if !is_same(version) {
         return Ok(None);
     }
     let mut parts = Vec::with_capacity(pieces.len());
     for piece in pieces {
         parts.push(match piece {
-            Piece::Behind(Span { start, end }) => {
+            Piece::Behind(span @ Span { start, end }) => {
+                if let Some(bytes) = near(version, span) {
+                    parts.push(Part::There(bytes));
+                    continue;
+                }
                 let mut bytes = vec![0; (end - start) as usize];
                 if object.read_at(start, &mut bytes)? != bytes.len() {
                     return Ok(None);

@@ -1,13 +1,13 @@
 //! Draining with several servers: each brings out what it holds, and the file behind is one.
 
 use crate::counting::Counting;
-use crate::drain::{clean, drain};
+use crate::drain::{clean, drain, report, until};
 use crate::raw::{Raw, name, pattern};
 use crate::several::Fleet;
 use forebay_backend::{Backend, Dir, Memory};
 use forebay_model::{Change, FileId, Layout, ServerId, Span, Striping};
 use forebay_server::{Alpha, Draining};
-use forebay_wire::{At, RenameMode, Reply, Request, Token};
+use forebay_wire::{At, DrainCall, RenameMode, Reply, Request, Token};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const ROOT: FileId = FileId::ROOT;
 const STRIPE: u64 = 64 << 10;
 
 /// Three servers before something; nothing leaves by itself.
-fn fleet(backend: &Arc<dyn Backend>, draining: Draining) -> Fleet {
+pub(crate) fn fleet(backend: &Arc<dyn Backend>, draining: Draining) -> Fleet {
     let mut fleet = Fleet::plan(3, |config| {
         config.backend = Some("dir:/".into());
         config.drain = Draining { threshold: 90, age: Duration::from_secs(600), ..draining };
@@ -27,14 +27,14 @@ fn fleet(backend: &Arc<dyn Backend>, draining: Draining) -> Fleet {
     fleet
 }
 
-fn layout(control: &mut Raw, file: FileId) -> Layout {
+pub(crate) fn layout(control: &mut Raw, file: FileId) -> Layout {
     match control.call(Request::GetLayout { file }) {
         Ok(Reply::Layout { layout: Some(layout), .. }) => layout,
         other => panic!("no layout: {other:?}"),
     }
 }
 
-fn write(fleet: &Fleet, token: Token, offset: u64, bytes: &[u8]) {
+pub(crate) fn write(fleet: &Fleet, token: Token, offset: u64, bytes: &[u8]) {
     let layout = layout(&mut fleet.control(0), token.file);
     for (server, span) in layout.pieces(Span::at(offset, bytes.len() as u64).unwrap()) {
         let piece = &bytes[(span.start - offset) as usize..(span.end - offset) as usize];
@@ -42,7 +42,7 @@ fn write(fleet: &Fleet, token: Token, offset: u64, bytes: &[u8]) {
     }
 }
 
-fn read(fleet: &Fleet, token: Token, len: u64) -> Vec<u8> {
+pub(crate) fn read(fleet: &Fleet, token: Token, len: u64) -> Vec<u8> {
     let layout = layout(&mut fleet.control(0), token.file);
     let mut bytes = vec![0; len as usize];
     for (server, span) in layout.pieces(Span::new(0, len)) {
@@ -155,4 +155,66 @@ fn no_more_servers_write_to_a_target_than_may() {
         }
         assert_eq!(fleet.members().authority(ROOT), ServerId(0));
     }
+}
+
+#[test]
+fn the_order_is_set_on_all_servers_or_on_none() {
+    let memory = Memory::default();
+    let backend: Arc<dyn Backend> = Arc::new(memory.clone());
+    let fleet = fleet(&backend, Draining::default());
+    let mut control = fleet.control(0);
+    let orders = |fleet: &Fleet| {
+        let of = |index| report(&mut fleet.control(index), DrainCall::Look { ticket: None }).status.order;
+        (0..3).map(of).collect::<Vec<String>>()
+    };
+    let begin = |order: &str| DrainCall::Begin { file: None, order: Some(order.to_owned()), last: false };
+    assert_eq!(orders(&fleet), ["trio"; 3]);
+    for order in ["offset", "arrival", "target", "trio"] {
+        let token = control.create(ROOT, order, 0o644);
+        write(&fleet, token, 0, &pattern(7, 400_000));
+        let begun = report(&mut control, begin(order)).ticket.expect("a ticket");
+        until("the drain does not end", || {
+            report(&mut fleet.control(0), DrainCall::Look { ticket: Some(begun.id) }).ticket.unwrap().done
+        });
+        assert_eq!(orders(&fleet), [order; 3]);
+        assert!(memory.bytes(&[name(order)]).unwrap() == pattern(7, 400_000), "{order}");
+        // A server lets go of the last file in a moment.
+        until("something is still on its way", || {
+            let files =
+                |index| report(&mut fleet.control(index), DrainCall::Look { ticket: None }).status.files;
+            (0..3).map(files).sum::<u64>() == 0
+        });
+    }
+    let nonsense = control.call(Request::Drain(begin("fast")));
+    assert!(nonsense.unwrap_err().to_string().contains("is no order"));
+    assert_eq!(orders(&fleet), ["trio"; 3]);
+}
+
+/// What was drained is lost with the file; what is still here is not, and leaves when all of it is here again.
+#[test]
+fn a_file_that_somebody_removed_behind_is_made_again_when_all_of_it_is_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("f");
+    let backend: Arc<dyn Backend> = Arc::new(Dir::open(dir.path().to_str().unwrap()).unwrap());
+    let fleet = fleet(&backend, Draining::default());
+    let mut control = fleet.control(0);
+    let token = control.create(ROOT, "f", 0o644);
+    write(&fleet, token, 0, &pattern(1, 600_000));
+    clean(&drain(&mut control, None));
+    // Some of it is here and newer, some was only there.
+    write(&fleet, token, 0, &pattern(2, 300_000));
+    std::fs::remove_file(&place).unwrap();
+    let report = drain(&mut control, Some(token.file));
+    assert_eq!(report.ticket.unwrap().failed, 1, "{report:?}");
+    assert!(!place.exists(), "nothing is made up");
+    assert!(read(&fleet, token, 300_000) == pattern(2, 300_000), "what is here is here");
+    write(&fleet, token, 300_000, &pattern(3, 300_000));
+    let whole = [pattern(2, 300_000), pattern(3, 300_000)].concat();
+    assert!(read(&fleet, token, 600_000) == whole);
+    until("it is not made again", || drain(&mut fleet.control(0), None).ticket.unwrap().failed == 0);
+    assert!(std::fs::read(&place).unwrap() == whole);
+    assert!(read(&fleet, token, 600_000) == whole, "read from behind");
+    // All of it was only there: it has gone.
+    std::fs::remove_file(&place).unwrap();
+    assert!(control.walk("f").is_err());
 }

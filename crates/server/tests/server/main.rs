@@ -6,6 +6,7 @@ mod drain_several;
 mod files;
 mod hostile;
 mod meeting;
+mod near;
 mod people;
 mod races;
 mod raw;

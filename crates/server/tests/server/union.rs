@@ -28,7 +28,7 @@ fn behind() -> Memory {
     memory
 }
 
-fn open(raw: &mut Raw, path: &str, access: Access) -> Result<Token> {
+pub(crate) fn open(raw: &mut Raw, path: &str, access: Access) -> Result<Token> {
     let file = raw.walk(path)?.id;
     match raw.call(Request::Open { file, access, truncate: false })? {
         Reply::Opened { token, .. } => Ok(token),

@@ -116,14 +116,26 @@ impl Data {
         Ok(())
     }
 
-    /// What was behind of a file is there no more: forgotten if nothing of it counts, because all is in regions or zero.
-    /// The changes in `with` happen together with it. False if something counts.
-    pub fn forget_behind(&self, file: FileId, mut with: Batch) -> Result<bool> {
+    /// Whether nothing of a file is behind alone, of what counts.
+    pub fn is_here(&self, file: FileId, counts: impl Fn(Span) -> bool) -> Result<bool> {
+        let state = self.look_at(file)?;
+        let state = lock(&state);
+        Ok(!state.index.extents().any(|extent| extent.source == Source::Behind && counts(extent.span)))
+    }
+
+    /// What was behind of a file is there no more: forgotten if nothing of it counts, because all is in regions or zero, or
+    /// is another server's. The changes in `with` happen together with it. False if something counts.
+    pub fn forget_behind(
+        &self,
+        file: FileId,
+        mut with: Batch,
+        counts: impl Fn(Span) -> bool,
+    ) -> Result<bool> {
         let state = self.files.get(file, || self.load(file))?;
         let mut state = lock(&state);
         self.hear(file, &mut state)?;
         state.alive()?;
-        if state.index.extents().any(|extent| extent.source == Source::Behind) {
+        if state.index.extents().any(|extent| extent.source == Source::Behind && counts(extent.span)) {
             return Ok(false);
         }
         let before = std::mem::take(&mut state.behind);

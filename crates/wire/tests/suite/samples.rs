@@ -103,6 +103,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Extend { token, size: 4096 },
         Request::Abandon { connection: u64::MAX },
         Request::Drain(DrainCall::Begin { file: Some(FileId(7)), order: Some("trio".into()), last: true }),
+        Request::Drain(DrainCall::Fetch { file: FileId(7), offset: 8, len: 1 << 33 }),
         Request::Drain(DrainCall::Look { ticket: Some(9) }),
         Request::MakeSpecial { dir: FileId::ROOT, name: name("d"), mode: 0o600, special: Special::Block(7) },
         Request::Sync { token },
@@ -205,8 +206,16 @@ pub(crate) fn peer_requests() -> Vec<PeerRequest> {
             heard: 8,
             fill: 1000,
             wanted: vec![Wanted { job: JobId(9), priority: 1, left: vec![(0, 1 << 33)], holds: vec![0, 3] }],
+            written: vec![(0, 1 << 34), (3, 0)],
         },
         PeerRequest::Granted,
+        PeerRequest::Vanished { file, layout: Layout::whole(ServerId(3), 4096), ask: true },
+        PeerRequest::Fetch {
+            file,
+            place: Place { path: vec![name("a"), name("b")], serial: 6 },
+            spans: vec![Span::new(1, 1 << 33)],
+        },
+        PeerRequest::Order { order: "trio".to_owned(), ask: true },
     ]
 }
 
@@ -225,6 +234,7 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
         }),
         PeerReply::Vouched(Vouched { lost_below: u64::MAX, set_id: true }),
         PeerReply::Facts(held),
+        PeerReply::Fetched { bytes: 1 << 33 },
         PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
         PeerReply::Fate { done: Some(false) },
         PeerReply::Behind { place: Some(Place { path: vec![name("a")], serial: 5 }) },
@@ -324,6 +334,7 @@ fn drain() -> DrainStatus {
         waiting: 3,
         written: 4,
         freed: 5,
+        near: (6, 7),
         targets: vec![target],
         failing: vec![Failing { path, user: Uid(1000), why, tries: 6 }],
         failures: 7,
@@ -364,6 +375,7 @@ pub(crate) fn replies() -> Vec<Reply> {
                 failed: 4,
                 skipped: 5,
             }),
+            fetched: 6,
             status: drain(),
         })),
         Reply::Data,

@@ -2,6 +2,7 @@
 
 use super::Ran;
 use super::ground::{Ground, Process};
+use super::nodes;
 use super::scenario::{Point, Scenario};
 use super::variant::{Alpha, Way, order_word};
 use crate::bench::lot::Lot;
@@ -33,10 +34,11 @@ pub(super) fn run(
     turn: u32,
     stop: &AtomicBool,
 ) -> Outcome<Ran> {
-    let ground = Ground::new(scenario, point)?;
+    let mut ground = Ground::new(scenario, point)?;
     let servers = Servers::start(scenario, point, way, &ground)?;
     let clients =
         (0..scenario.jobs.len()).map(|job| servers.client(job)).collect::<Outcome<Vec<Client>>>()?;
+    nodes::lay_out(scenario, point, &mut ground, &clients)?;
     fill(scenario, &ground, &clients)?;
     // The same orders for every way.
     let mut lot = Lot(scenario.seed.wrapping_add(u64::from(turn) << 32));
@@ -58,7 +60,7 @@ pub(super) fn run(
         std::thread::sleep(GLANCE);
         let mut left = Vec::new();
         for (job, id, asked) in tickets {
-            let report = clients[job].drain_state(Some(id))?;
+            let report = clients[job].drain_ticket(id)?;
             match report.ticket {
                 Some(ticket) if ticket.failed + ticket.skipped > 0 => {
                     let why = report.status.failing.first().map_or("", |failing| failing.why.as_str());
@@ -109,14 +111,14 @@ impl Servers {
         fs::write(&settings, settings_of(scenario, way))
             .map_err(|error| Failure::local("write", &settings, &error))?;
         let file = fs::File::create(&log).map_err(|error| Failure::local("make", &log, &error))?;
-        let capacity = 2 * scenario.bytes(point) / u64::from(scenario.servers) + SPARE;
+        let capacity = 2 * scenario.bytes(point) / u64::from(point.servers) + SPARE;
         let mut command = Command::new(&program);
         command.args(["up", "--background", "--with-parent", "--memory", "--config"]).arg(&settings);
         command.arg("--store").arg(dir.join("store")).arg("--socket").arg(dir.join("sock"));
         command.arg("--key").arg(dir.join("key")).args(["--capacity", &capacity.to_string()]);
-        command.args(["--backend", &ground.modelled(scenario)]);
-        if scenario.servers > 1 {
-            command.args(["--servers", &scenario.servers.to_string()]);
+        command.args(["--backend", &ground.modelled(scenario, point)]);
+        if point.servers > 1 {
+            command.args(["--servers", &point.servers.to_string()]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
         let mut process = command.spawn().map_err(|error| Failure::local("start", &program, &error))?;

@@ -5,12 +5,14 @@ use super::ground::Ground;
 use super::scenario::{Point, Scenario};
 use crate::failure::{Failure, Outcome};
 use forebay_backend::Backend;
+use forebay_model::Name;
 use std::sync::Barrier;
 use std::time::Instant;
 
 pub(super) fn run(scenario: &Scenario, point: Point) -> Outcome<Ran> {
-    let ground = Ground::new(scenario, point)?;
-    let backend = forebay_backend::open(&ground.modelled(scenario))?;
+    let mut ground = Ground::new(scenario, point)?;
+    ground.plan(scenario, point, |_, number, _| Ok(Name::new(format!("data{number}"))?))?;
+    let backend = forebay_backend::open(&ground.modelled(scenario, point))?;
     let request = vec![0x5a; scenario.here(scenario.request) as usize];
     let gate = Barrier::new(ground.processes.len() + 1);
     let ends = std::thread::scope(|scope| {

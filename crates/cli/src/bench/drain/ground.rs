@@ -40,6 +40,7 @@ pub(super) struct Ground {
 }
 
 impl Ground {
+    /// Targets, and a directory for each job.
     pub(super) fn new(scenario: &Scenario, point: Point) -> Outcome<Ground> {
         let memory = PathBuf::from("/dev/shm");
         let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
@@ -53,31 +54,40 @@ impl Ground {
         }
         let stripes = format!("stripes:{}", paths.join(","));
         let plain = forebay_backend::open(&stripes)?;
-        let mut ground = Ground { dir, stripes, plain, files: Vec::new(), processes: Vec::new() };
-        ground.plan(scenario, point)?;
-        Ok(ground)
+        for job in 0..scenario.jobs.len() {
+            plain.make_dir(&[job_dir(job)?], me(), 0o755)?;
+        }
+        Ok(Ground { dir, stripes, plain, files: Vec::new(), processes: Vec::new() })
     }
 
     /// The modelled back end, by its name.
-    pub(super) fn modelled(&self, scenario: &Scenario) -> String {
-        format!("{}:{}", scenario.model(), self.stripes)
+    pub(super) fn modelled(&self, scenario: &Scenario, point: Point) -> String {
+        format!("{}:{}", scenario.model(point), self.stripes)
     }
 
     pub(super) fn dir(&self) -> &std::path::Path {
         self.dir.path()
     }
 
-    fn plan(&mut self, scenario: &Scenario, point: Point) -> Outcome {
+    /// Makes the files, all of them empty. Each process has its node, and the processes of a node follow each other; `name`
+    /// says what the file of a job with a number is called that begins on a node.
+    pub(super) fn plan(
+        &mut self,
+        scenario: &Scenario,
+        point: Point,
+        mut name: impl FnMut(usize, u32, u16) -> Outcome<Name>,
+    ) -> Outcome {
         for (number, job) in scenario.jobs.iter().enumerate() {
-            let dir = Name::new(format!("job{number}"))?;
-            self.plain.make_dir(std::slice::from_ref(&dir), me(), 0o755)?;
             let (count, len) = (job.processes.unwrap_or(point.processes), scenario.here(job.size));
             for process in 0..count {
+                let node = (u64::from(process) * u64::from(point.servers) / u64::from(count)) as u16;
+                let mut file = |size: u64| {
+                    let path = vec![job_dir(number)?, name(number, process, node)?];
+                    self.file(scenario, point, path, size)
+                };
                 let (file, start) = match point.pattern {
-                    Pattern::PerProcess => (self.file(scenario, point, &dir, (process, len))?, 0),
-                    Pattern::Shared if process == 0 => {
-                        (self.file(scenario, point, &dir, (0, len * u64::from(count)))?, 0)
-                    }
+                    Pattern::PerProcess => (file(len)?, 0),
+                    Pattern::Shared if process == 0 => (file(len * u64::from(count))?, 0),
                     Pattern::Shared => (self.files.len() - 1, u64::from(process) * len),
                 };
                 self.processes.push(Process { job: number, file, start, len });
@@ -87,20 +97,13 @@ impl Ground {
     }
 
     /// A file over its targets, in turn from one that is not where the one before began.
-    fn file(
-        &mut self,
-        scenario: &Scenario,
-        point: Point,
-        dir: &Name,
-        (number, size): (u32, u64),
-    ) -> Outcome<usize> {
+    fn file(&mut self, scenario: &Scenario, point: Point, path: Vec<Name>, size: u64) -> Outcome<usize> {
         let count = scenario.stripes.unwrap_or(point.targets).min(point.targets);
         let first = self.files.len() as u32;
         let layout = Layout {
             targets: (0..count).map(|stripe| (first + stripe) % point.targets).collect(),
             stripe: scenario.here(scenario.stripe),
         };
-        let path = vec![dir.clone(), Name::new(format!("data{number}"))?];
         let creation = Creation { owner: me(), mode: 0o644, stripes: None };
         drop(self.plain.create_on(&path, &creation, &layout)?);
         self.files.push(Planned { path, size });
@@ -119,6 +122,10 @@ impl Ground {
         }
         Ok(())
     }
+}
+
+fn job_dir(job: usize) -> Outcome<Name> {
+    Ok(Name::new(format!("job{job}"))?)
 }
 
 fn me() -> (Uid, Gid) {

@@ -5,6 +5,7 @@
 //! variant    a way: straight to the targets, or drained in some order
 //! ground     targets in memory, and who writes what of which file
 //! direct     every process writes to the targets itself
+//! nodes      which server is whose: each buffers what the processes of its node write
 //! buffered   everything is written to servers, and drained
 //! report     a table, JSON, a picture
 //! bars       whether it is as good as it should be
@@ -17,6 +18,7 @@ mod bars;
 mod buffered;
 mod direct;
 mod ground;
+mod nodes;
 mod report;
 mod scenario;
 mod variant;
@@ -33,9 +35,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use variant::Variant;
 
-/// Three jobs of very different sizes, for the demo.
-const DEMO: &str = "compare = ['arrival', 'trio']\ntargets = 4\nprocesses = 16\ngrain = 64\nslower = 2\n\
-                    [[job]]\nsize = '2MiB'\n[[job]]\nsize = '8MiB'\n[[job]]\nsize = '40MiB'\n";
+/// Three jobs of very different sizes, for the demo: large enough that the order shows, and not the time to begin and end.
+const DEMO: &str = "compare = ['arrival', 'trio quantum=8MiB']\ntargets = 4\nprocesses = 16\ngrain = 64\n\
+                    [[job]]\nsize = '12MiB'\n[[job]]\nsize = '48MiB'\n[[job]]\nsize = '192MiB'\n";
 
 /// The same data of three jobs drained as it came, and as the arbiter likes.
 pub(crate) fn drained(stop: &AtomicBool) -> Outcome<Vec<DrainedReport>> {
@@ -85,11 +87,11 @@ impl Drain {
         let mut measured = Vec::new();
         for point in scenario.points() {
             for variant in &scenario.compare {
-                let Point { pattern, targets, processes } = point;
+                let Point { pattern, targets, processes, servers } = point;
                 let word = pattern.word();
                 if !self.json {
                     output::note(format_args!(
-                        "{word}, {processes} processes a job, {targets} targets: {variant}"
+                        "{word}, {processes} processes a job, {servers} servers, {targets} targets: {variant}"
                     ));
                 }
                 measured.push(measure(&scenario, point, variant, &stop)?);

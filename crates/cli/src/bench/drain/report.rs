@@ -15,11 +15,8 @@ use std::fmt;
 pub(super) struct Report {
     title: String,
     device: String,
-    /// So many times slower than the device is everything here.
-    slower: f64,
     /// So many modelled bytes are one here.
     grain: u32,
-    servers: u16,
     orders: u32,
     runs: Vec<Row>,
     /// Whether it is as good as it should be, where this scenario tells.
@@ -36,6 +33,9 @@ pub(super) struct Row {
     pattern: &'static str,
     targets: u32,
     processes: u32,
+    servers: u16,
+    /// So many times slower than the device is everything here.
+    slower: f64,
     #[serde(rename = "way")]
     name: String,
     /// Bytes a second, on average over the runs.
@@ -71,9 +71,7 @@ impl Report {
         Report {
             title: scenario.title.clone(),
             device: scenario.device.clone(),
-            slower: scenario.slower,
             grain: scenario.grain,
-            servers: scenario.servers,
             orders: scenario.orders,
             runs: rows,
             bars,
@@ -175,7 +173,8 @@ impl Report {
 impl Row {
     fn new(scenario: &Scenario, measured: &Measured, best: f64) -> Row {
         let Measured { point, variant, runs } = measured;
-        let seconds = |run: &Ran| run.jobs.iter().map(|job| job / scenario.slower).collect::<Vec<f64>>();
+        let seconds =
+            |run: &Ran| run.jobs.iter().map(|job| job / scenario.slower(*point)).collect::<Vec<f64>>();
         let response_seconds: Vec<Vec<f64>> = runs.iter().map(seconds).collect();
         let totals = || response_seconds.iter().map(|jobs| last(jobs));
         let bytes = runs.first().map_or(0, |run| run.bytes) as f64 * f64::from(scenario.grain);
@@ -184,6 +183,8 @@ impl Row {
             pattern: point.pattern.word(),
             targets: point.targets,
             processes: point.processes,
+            servers: point.servers,
+            slower: scenario.slower(*point),
             name: variant.to_string(),
             bandwidth,
             of_best: bandwidth / (best * f64::from(point.targets)),
@@ -199,13 +200,15 @@ impl Row {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.title)?;
-        let head = ["", "targets", "processes", "way", "MB/s", "of the best", "mean job", "all out"];
+        let head =
+            ["", "targets", "processes", "servers", "way", "MB/s", "of the best", "mean job", "all out"];
         let mut rows = vec![head.map(str::to_owned)];
         rows.extend(self.runs.iter().map(|row| {
             [
                 row.pattern.to_owned(),
                 row.targets.to_string(),
                 row.processes.to_string(),
+                row.servers.to_string(),
                 row.name.clone(),
                 format!("{:.0}", row.bandwidth / 1e6),
                 format!("{:.1} %", row.of_best * 100.0),
@@ -213,7 +216,7 @@ impl fmt::Display for Report {
                 format!("{:.2} s", row.total_seconds),
             ]
         }));
-        table(f, "lrrlrrrr", 0, &rows)?;
+        table(f, "lrrrlrrrr", 0, &rows)?;
         for bar in &self.bars {
             write!(f, "\n{bar}")?;
         }

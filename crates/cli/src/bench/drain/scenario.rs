@@ -10,6 +10,7 @@ const MOST_TARGETS: u32 = 256;
 const MOST_PROCESSES: u32 = 1024;
 const MOST_SERVERS: u32 = 16;
 const MOST_JOBS: usize = 64;
+const MOST_SLOWER: u32 = 1 << 20;
 /// What all processes write at most, in bytes of this machine.
 const MOST_BYTES: u64 = 8 << 30;
 
@@ -45,9 +46,11 @@ pub(super) struct JobPlan {
 pub(super) struct Scenario {
     pub(super) title: String,
     pub(super) device: String,
-    pub(super) slower: f64,
+    /// For each number of targets.
+    slower: Vec<f64>,
     pub(super) grain: u32,
-    pub(super) servers: u16,
+    /// For each number of processes.
+    servers: Vec<u16>,
     pub(super) patterns: Vec<Pattern>,
     pub(super) compare: Vec<Variant>,
     /// One point after the other.
@@ -69,6 +72,7 @@ pub(super) struct Point {
     pub(super) pattern: Pattern,
     pub(super) targets: u32,
     pub(super) processes: u32,
+    pub(super) servers: u16,
 }
 
 impl Scenario {
@@ -82,7 +86,13 @@ impl Scenario {
         let mut points = Vec::new();
         for &pattern in &self.patterns {
             for &targets in &self.targets {
-                points.extend(self.processes.iter().map(|&processes| Point { pattern, targets, processes }));
+                let crowds = self.processes.iter().zip(&self.servers);
+                points.extend(crowds.map(|(&processes, &servers)| Point {
+                    pattern,
+                    targets,
+                    processes,
+                    servers,
+                }));
             }
         }
         points
@@ -99,9 +109,15 @@ impl Scenario {
         self.jobs.iter().map(job).sum()
     }
 
-    /// How the modelled targets are written, without what holds their bytes.
-    pub(super) fn model(&self) -> String {
-        format!("model:{},slower={},grain={}", self.device, self.slower, self.grain)
+    /// So many times slower than the device is everything at a point.
+    pub(super) fn slower(&self, point: Point) -> f64 {
+        let places = self.targets.iter().position(|&targets| targets == point.targets);
+        places.and_then(|place| self.slower.get(place)).copied().unwrap_or(1.0)
+    }
+
+    /// How the modelled targets of a point are written, without what holds their bytes.
+    pub(super) fn model(&self, point: Point) -> String {
+        format!("model:{},slower={},grain={}", self.device, self.slower(point), self.grain)
     }
 }
 
@@ -132,16 +148,25 @@ pub(super) fn read(file: &File<'_>) -> Result<Scenario, Error> {
     let count = |value: Option<Value<'_>>, usual: u32, most: u32| {
         value.map_or(Ok(usual), |value| value.whole(1..=most))
     };
+    let targets = counts(top.take("targets"), 4, MOST_TARGETS)?;
+    let processes = counts(top.take("processes"), 16, MOST_PROCESSES)?;
+    let servers = for_each(top.take("servers"), MOST_SERVERS, processes.len(), "number of processes")?;
     let scenario = Scenario {
         title,
         device,
-        slower: top.take("slower").map_or(Ok(1.0), |value| value.above_zero())?,
+        slower: match top.take("slower") {
+            Some(value) if value.texts().is_err() => vec![value.above_zero()?; targets.len()],
+            value => for_each(value, MOST_SLOWER, targets.len(), "number of targets")?
+                .into_iter()
+                .map(f64::from)
+                .collect(),
+        },
         grain: count(top.take("grain"), 1, 1 << 20)?,
-        servers: u16::try_from(count(top.take("servers"), 1, MOST_SERVERS)?).expect("few"),
+        servers: servers.into_iter().map(|servers| u16::try_from(servers).expect("few")).collect(),
         patterns,
         compare,
-        targets: counts(top.take("targets"), 4, MOST_TARGETS)?,
-        processes: counts(top.take("processes"), 16, MOST_PROCESSES)?,
+        targets,
+        processes,
         stripes: top.take("stripes").map(|value| value.whole(1..=MOST_TARGETS)).transpose()?,
         stripe: top.take("stripe").map_or(Ok(Bytes::mib(1)), |value| bytes(&value))?,
         request: top.take("request").map_or(Ok(Bytes::mib(1)), |value| bytes(&value))?,
@@ -206,13 +231,31 @@ fn patterns(value: &Value<'_>) -> Result<Vec<Pattern>, Error> {
 /// A list of numbers, or one.
 fn counts(value: Option<Value<'_>>, usual: u32, most: u32) -> Result<Vec<u32>, Error> {
     let Some(value) = value else { return Ok(vec![usual]) };
+    match value.texts() {
+        Ok(words) if !words.is_empty() => counts_of(&value, most),
+        _ => value.whole(1..=most).map(|count| vec![count]),
+    }
+}
+
+fn counts_of(value: &Value<'_>, most: u32) -> Result<Vec<u32>, Error> {
     let one = |word: &String| match word.parse::<u32>() {
         Ok(count) if (1..=most).contains(&count) => Ok(count),
         _ => Err(value.wrong(format!("{word} is not a whole number from 1 to {most}"))),
     };
-    match value.texts() {
-        Ok(words) if !words.is_empty() => words.iter().map(one).collect(),
-        _ => value.whole(1..=most).map(|count| vec![count]),
+    value.texts()?.iter().map(one).collect()
+}
+
+/// One number for each of so many things, or one for all of them.
+fn for_each(value: Option<Value<'_>>, most: u32, count: usize, of: &str) -> Result<Vec<u32>, Error> {
+    let Some(value) = value else { return Ok(vec![1; count]) };
+    let numbers = match value.texts().is_ok() {
+        true => value,
+        false => return Ok(vec![value.whole(1..=most)?; count]),
+    };
+    let list = counts_of(&numbers, most)?;
+    match list.len() == count {
+        true => Ok(list),
+        false => Err(numbers.wrong(format!("one for each {of}, {count} of them, or one for all"))),
     }
 }
 
@@ -227,13 +270,13 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let text = "compare = ['direct', 'trio fcfs']\npatterns = ['N:1', 'N:N']\nsize = '256MiB'\ngrain = 64\n\
-                    targets = [4, 8]\nprocesses = 32\n[[job]]\n[[job]]\nprocesses = 2\nsize = '1GiB'\n";
+                    targets = [4, 8]\nslower = [2, 3]\nprocesses = 32\nservers = 2\n[[job]]\n[[job]]\nprocesses = 2\nsize = '1GiB'\n";
         let read = scenario(text).unwrap();
         assert_eq!(read.points().len(), 4);
         let point = read.points()[3];
-        assert_eq!(point, Point { pattern: Pattern::PerProcess, targets: 8, processes: 32 });
+        assert_eq!(point, Point { pattern: Pattern::PerProcess, targets: 8, processes: 32, servers: 2 });
         assert_eq!(read.bytes(point), 32 * (4 << 20) + 2 * (16 << 20));
-        assert_eq!(read.model(), "model:ost,slower=1,grain=64");
+        assert_eq!(read.model(point), "model:ost,slower=3,grain=64");
     }
 
     #[test]
@@ -245,6 +288,9 @@ mod tests {
             (format!("{base}device = 'floppy'"), "no modelled device"),
             (format!("{base}patterns = ['N:M']"), "N:M"),
             (format!("{base}targets = [0]"), "0 is not a whole number from 1"),
+            (format!("{base}targets = [4, 8]\nslower = [2]"), "one for each number of targets"),
+            (format!("{base}servers = [2, 4]"), "one for each number of processes"),
+            (format!("{base}servers = 17"), "17 is not a whole number from 1 to 16"),
             (format!("{base}grain = 4096"), "less than 512 B"),
             (format!("{base}request = '8MiB'"), "less than one request"),
             (format!("{base}processes = 1024\n[[job]]\nsize = '1GiB'"), "larger grain"),

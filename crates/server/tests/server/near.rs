@@ -1,0 +1,137 @@
+//! Bringing near what is behind, before it is read.
+
+use crate::drain::{before, clean, drain, path, report};
+use crate::drain_several::{fleet, layout, read, write};
+use crate::raw::{Raw, name, pattern, refused};
+use crate::union::open;
+use forebay_backend::{Backend, Fault, Faulty, Memory};
+use forebay_model::{Access, ErrorKind, FileId, Gid, Span, Uid};
+use forebay_server::Draining;
+use forebay_wire::{At, DrainCall, MAX_FETCH, Request};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What is kept or not, at a time.
+const BLOCK: u64 = 256 << 10;
+const LEN: usize = (2 << 20) + 12_345;
+
+/// A back end whose bytes cannot be read while it is so said.
+fn unreadable(memory: &Memory) -> (Arc<dyn Backend>, Arc<AtomicBool>) {
+    let broken = Arc::new(AtomicBool::new(false));
+    let fails = broken.clone();
+    let faulty = Faulty::new(memory.clone(), move |call| {
+        (call == "read" && fails.load(Ordering::Relaxed)).then_some(Fault::Before)
+    });
+    (Arc::new(faulty), broken)
+}
+
+/// How much of it is near afterwards, and how much in all.
+fn fetch(raw: &mut Raw, file: FileId, offset: u64, len: u64) -> (u64, u64) {
+    let told = report(raw, DrainCall::Fetch { file, offset, len });
+    (told.fetched, told.status.near.0)
+}
+
+#[test]
+fn what_was_brought_near_is_read_without_the_back_end_until_it_changes() {
+    let memory = Memory::default();
+    let bytes = pattern(1, LEN);
+    memory.put(&path("f"), (Uid(0), Gid(0)), 0o644, &bytes);
+    let (backend, broken) = unreadable(&memory);
+    let world = before(backend, Draining::default());
+    let (mut control, mut data) = (world.control(), world.data());
+    let token = open(&mut control, "f", Access::BOTH).unwrap();
+    assert_eq!(fetch(&mut control, token.file, 10, 1), (1, BLOCK), "whole blocks come");
+    broken.store(true, Ordering::Relaxed);
+    assert!(data.read(token, 10, 1 << 17).unwrap() == bytes[10..(1 << 17) + 10]);
+    refused(data.read(token, 0, LEN as u32), ErrorKind::Io);
+    broken.store(false, Ordering::Relaxed);
+    assert_eq!(fetch(&mut control, token.file, 0, MAX_FETCH), (LEN as u64, LEN as u64));
+    assert_eq!(fetch(&mut control, token.file, 0, u64::MAX), (LEN as u64, LEN as u64), "it was");
+    broken.store(true, Ordering::Relaxed);
+    assert!(data.read(token, 0, LEN as u32).unwrap() == bytes);
+    assert_eq!(control.walk("f").unwrap().buffered, 0, "it takes no room in the buffer");
+    // What is written here lies over it, and when that leaves for the back end nothing is near any more.
+    data.write(token, At::Offset(5), b"new").unwrap();
+    assert_eq!(data.read(token, 4, 5).unwrap(), [&bytes[4..5], b"new", &bytes[8..9]].concat());
+    broken.store(false, Ordering::Relaxed);
+    clean(&drain(&mut control, Some(token.file)));
+    assert_eq!(report(&mut control, DrainCall::Look { ticket: None }).status.near.0, 0);
+    assert_eq!(data.read(token, 4, 5).unwrap(), [&bytes[4..5], b"new", &bytes[8..9]].concat());
+    // Somebody else changes it behind.
+    assert_eq!(fetch(&mut control, token.file, 0, MAX_FETCH).0, LEN as u64);
+    memory.put(&path("f"), (Uid(0), Gid(0)), 0o644, b"changed");
+    let token = open(&mut control, "f", Access::READ).unwrap();
+    assert_eq!(data.read(token, 0, 7).unwrap(), b"changed");
+    let gone = Request::Drain(DrainCall::Fetch { file: FileId(u64::MAX), offset: 0, len: 1 });
+    assert!(control.call(gone).is_err());
+}
+
+#[test]
+fn no_more_is_brought_near_than_there_is_room_for() {
+    let memory = Memory::default();
+    let backend: Arc<dyn Backend> = Arc::new(memory.clone());
+    let world = before(backend, Draining::default());
+    let mut control = world.control();
+    let room = report(&mut control, DrainCall::Look { ticket: None }).status.near.1;
+    assert!(room >= BLOCK, "{room}");
+    let bytes = pattern(3, (room + 3 * BLOCK) as usize);
+    memory.put(&path("f"), (Uid(0), Gid(0)), 0o644, &bytes);
+    let token = open(&mut control, "f", Access::READ).unwrap();
+    for start in (0..bytes.len() as u64).step_by(4 << 20) {
+        let (_, near) = fetch(&mut control, token.file, start, 4 << 20);
+        assert!(near <= room, "{near} of {room}");
+    }
+    let mut data = world.data();
+    for start in (0..bytes.len()).step_by(1 << 20) {
+        let end = (start + (1 << 20)).min(bytes.len());
+        let got = data.read(token, start as u64, (end - start) as u32).unwrap();
+        assert!(got == bytes[start..end], "from {start} on");
+    }
+}
+
+#[test]
+fn every_server_has_its_part_of_a_file_near() {
+    let memory = Memory::default();
+    let (backend, broken) = unreadable(&memory);
+    let fleet = fleet(&backend, Draining::default());
+    let mut control = fleet.control(0);
+    let token = control.create(FileId::ROOT, "f", 0o644);
+    let mut model = pattern(1, 1_000_000);
+    write(&fleet, token, 0, &model);
+    assert_eq!(fetch(&mut control, token.file, 0, MAX_FETCH).0, 0, "all of it is here");
+    clean(&drain(&mut control, None));
+    assert_eq!(fetch(&mut control, token.file, 0, MAX_FETCH).0, 1_000_000);
+    broken.store(true, Ordering::Relaxed);
+    assert!(read(&fleet, token, 1_000_000) == model);
+    broken.store(false, Ordering::Relaxed);
+    write(&fleet, token, 300_000, &pattern(2, 200_000));
+    model[300_000..500_000].copy_from_slice(&pattern(2, 200_000));
+    assert!(read(&fleet, token, 1_000_000) == model);
+    clean(&drain(&mut control, None));
+    assert!(read(&fleet, token, 1_000_000) == model);
+    memory.put(&[name("f")], (Uid(0), Gid(0)), 0o644, &pattern(9, 700_000));
+    assert_eq!(control.walk("f").unwrap().size, 700_000);
+    assert!(read(&fleet, token, 700_000) == pattern(9, 700_000));
+}
+
+/// As one makes files that are to be striped behind in some way, before they are written.
+#[test]
+fn an_empty_file_that_is_found_behind_is_laid_out_as_its_directory_says() {
+    let memory = Memory::default();
+    let backend: Arc<dyn Backend> = Arc::new(memory.clone());
+    let fleet = fleet(&backend, Draining::default());
+    let mut control = fleet.control(0);
+    memory.put(&[name("empty")], (Uid(0), Gid(0)), 0o644, b"");
+    memory.put(&[name("full")], (Uid(0), Gid(0)), 0o644, b"bytes");
+    let full = open(&mut control, "full", Access::READ).unwrap();
+    assert_eq!(layout(&mut control, full.file).servers.len(), 1);
+    let token = open(&mut control, "empty", Access::BOTH).unwrap();
+    let there = layout(&mut control, token.file);
+    assert_eq!(there.servers.len(), 3);
+    assert_eq!(there.pieces(Span::new(0, 300_000)).count(), 5);
+    write(&fleet, token, 0, &pattern(4, 300_000));
+    assert!(read(&fleet, token, 300_000) == pattern(4, 300_000));
+    clean(&drain(&mut control, None));
+    assert!(memory.bytes(&[name("empty")]).unwrap() == pattern(4, 300_000));
+    assert!(read(&fleet, token, 300_000) == pattern(4, 300_000));
+}
