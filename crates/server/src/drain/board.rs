@@ -81,7 +81,10 @@ pub(super) struct Board {
     pub(super) busy: usize,
     /// How many of them write where, and for which job.
     writing: HashMap<(JobId, TargetId), u32>,
-    /// How many may, where the order asks no arbiter.
+    /// How many make files behind, and how many may while others could write.
+    pub(super) preparing: usize,
+    pub(super) preparers: usize,
+    /// How many may write, where the order asks no arbiter.
     pub(super) unasked: u32,
     /// How full the buffer is, in thousandths.
     pub(super) fill: u16,
@@ -108,6 +111,8 @@ impl Board {
             learner: None,
             busy: 0,
             writing: HashMap::new(),
+            preparing: 0,
+            preparers: usize::MAX,
             unasked: u32::MAX,
             fill: 0,
             priorities: HashMap::new(),
@@ -229,15 +234,16 @@ impl Board {
         if let Some(file) = self.finish.pop_front() {
             return Some(Task::Finish(file));
         }
-        if self.queued() < AHEAD
-            && let Some(file) = self.prepare.pop_front()
-        {
+        let ahead = self.queued() < AHEAD && self.preparing < self.preparers;
+        if let Some(file) = ahead.then(|| self.prepare.pop_front()).flatten() {
+            self.preparing += 1;
             return Some(Task::Prepare(file));
         }
         if let Some(assignment) = self.next_write(now.0) {
             return Some(Task::Write(assignment));
         }
         if let Some(file) = self.prepare.pop_front() {
+            self.preparing += 1;
             return Some(Task::Prepare(file));
         }
         if unsettled {

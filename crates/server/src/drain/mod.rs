@@ -124,6 +124,8 @@ impl Engine {
         let places = Places::new(Terms { server, servers, alpha, choice, quantum });
         let gauges = targets.iter().map(|_| Gauge::new(now)).collect();
         let mut board = Board::new(settings.order, settings.write, places, gauges);
+        // Targets are not to wait until everything is made behind.
+        board.preparers = (workers / 2).max(1);
         // All servers together have as many writers as they would if they asked.
         board.unasked = u32::try_from(part(targets.len(), most, count)).unwrap_or(u32::MAX);
         board.valve = settings.rate.map(|rate| Valve::new(rate.0, now));

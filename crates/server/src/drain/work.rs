@@ -54,7 +54,10 @@ pub(super) fn work(service: &Arc<Service>) {
     let limit = UNSETTLED.min(service.store.data().usage().capacity / (2 * engine.workers as u64).max(16));
     while let Some(task) = engine.next(service, !hand.stints.is_empty(), &stopping) {
         match task {
-            Task::Prepare(file) => engine.prepare(service, union, file),
+            Task::Prepare(file) => {
+                engine.prepare(service, union, file);
+                engine.board().preparing -= 1;
+            }
             Task::Write(assignment) => {
                 engine.write(service, union, &mut hand, assignment);
                 if hand.bytes >= limit || hand.writes >= MOST_WRITES || hand.stints.len() >= MOST_FILES {

@@ -69,8 +69,7 @@ impl Ground {
         self.dir.path()
     }
 
-    /// Makes the files, all of them empty. Each process has its node, and the processes of a node follow each other; `name`
-    /// says what the file of a job with a number is called that begins on a node.
+    /// Makes the files, all of them empty. Processes are dealt to nodes in turn; `name` says what the file of a job with a number is called that begins on a node.
     pub(super) fn plan(
         &mut self,
         scenario: &Scenario,
@@ -80,7 +79,7 @@ impl Ground {
         for (number, job) in scenario.jobs.iter().enumerate() {
             let (count, len) = (job.processes.unwrap_or(point.processes), scenario.here(job.size));
             for process in 0..count {
-                let node = (u64::from(process) * u64::from(point.servers) / u64::from(count)) as u16;
+                let node = (process % u32::from(point.servers)) as u16;
                 let mut file = |size: u64| {
                     let path = vec![job_dir(number)?, name(number, process, node)?];
                     self.file(scenario, point, path, size)

@@ -12,7 +12,7 @@ const TRIES: u32 = 10_000;
 const LEAST: u64 = 64 << 10;
 
 /// Makes the files of all jobs such that every process writes to the server of its node: files of their own lie whole on
-/// it, and a shared one changes servers where the processes of the next node begin.
+/// it, and a shared one changes servers with every process.
 pub(super) fn lay_out(scenario: &Scenario, point: Point, ground: &mut Ground, clients: &[Client]) -> Outcome {
     if point.servers < 2 {
         return ground.plan(scenario, point, |_, number, _| Ok(Name::new(format!("data{number}"))?));
@@ -21,11 +21,10 @@ pub(super) fn lay_out(scenario: &Scenario, point: Point, ground: &mut Ground, cl
     let servers: Vec<ServerId> = members.servers().collect();
     let mut dirs = Vec::new();
     for (number, (job, client)) in scenario.jobs.iter().zip(clients).enumerate() {
-        let count = job.processes.unwrap_or(point.processes);
-        let of_node = u64::from(count.div_ceil(u32::from(point.servers))) * scenario.here(job.size);
+        let stripe = scenario.here(job.size).max(LEAST);
         let striping = match point.pattern {
-            Pattern::PerProcess => Striping { width: 1, stripe: of_node.max(LEAST) },
-            Pattern::Shared => Striping { width: 0, stripe: of_node.max(LEAST) },
+            Pattern::PerProcess => Striping { width: 1, stripe },
+            Pattern::Shared => Striping { width: 0, stripe },
         };
         let dir = format!("/job{number}");
         client.set_layout(&dir, Some(striping))?;
