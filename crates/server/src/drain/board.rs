@@ -221,6 +221,11 @@ impl Board {
         self.prepare.len() < 64 && self.queued() < AHEAD
     }
 
+    /// Whether there is something to do besides writing.
+    pub(super) fn has_odd_jobs(&self) -> bool {
+        !(self.prepare.is_empty() && self.finish.is_empty() && self.dirs.is_empty()) || self.places.fresh
+    }
+
     /// Whether nothing is to be done, and nobody does anything.
     pub(super) fn is_idle(&self) -> bool {
         self.busy == 0 && self.prepare.is_empty() && self.finish.is_empty() && self.queued() == 0

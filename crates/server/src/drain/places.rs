@@ -34,9 +34,13 @@ pub(super) struct Places {
     /// The latest grant that was heard of, and those that were given back since, server by server.
     heard: BTreeMap<ServerId, (u64, BTreeSet<u64>)>,
     /// Servers that were given something here, and have to hear of it.
-    pub(super) given: BTreeSet<ServerId>,
+    given: BTreeSet<ServerId>,
+    /// Servers that are to be asked at once, because there is something new for them.
+    asks: BTreeSet<ServerId>,
     /// Whether there is something to say to others.
     pub(super) news: bool,
+    /// Whether there are places here that nobody has used yet.
+    pub(super) fresh: bool,
 }
 
 /// A place that is held.
@@ -64,7 +68,9 @@ impl Places {
             away: BTreeSet::new(),
             heard: BTreeMap::new(),
             given: BTreeSet::new(),
+            asks: BTreeSet::new(),
             news: false,
+            fresh: false,
         };
         (0..).map(TargetId).zip(alpha).for_each(|(target, alpha)| places.set_alpha(Tick(0), target, alpha));
         places
@@ -124,6 +130,7 @@ impl Places {
             let known = self.held.get(&(job, TargetId(target)));
             if known.is_none_or(|known| (known.by, known.serial) != (by, serial)) {
                 self.held.insert((job, TargetId(target)), Place { bytes, by, serial });
+                self.fresh = true;
             }
         }
     }
@@ -141,8 +148,12 @@ impl Places {
         match theirs.is_empty() {
             true => drop(self.wants.remove(&job)),
             false => {
-                let known = self.wants.insert(job, (priority, theirs));
-                self.news |= known.is_none();
+                let arbiters: BTreeSet<ServerId> =
+                    theirs.iter().map(|(target, _)| self.arbiter(*target)).collect();
+                if self.wants.insert(job, (priority, theirs)).is_none() {
+                    self.asks.extend(arbiters);
+                    self.news = true;
+                }
             }
         }
         let given = self.court.request(now, self.terms.server, (job, priority, fill), &own);
@@ -197,8 +208,24 @@ impl Places {
                 wanted.retain(|(other, _)| *other != target);
                 wanted.extend((left.0 > 0).then_some((target, left)));
             }
-            self.news = true;
+            self.ask(by);
         }
+    }
+
+    /// Another server is to be asked at once.
+    pub(super) fn ask(&mut self, server: ServerId) {
+        self.asks.insert(server);
+        self.news = true;
+    }
+
+    /// Whether another server is to be asked or told something at once.
+    pub(super) fn has_word_for(&self, server: ServerId) -> bool {
+        self.asks.contains(&server) || self.given.contains(&server)
+    }
+
+    /// Whether another server is to be told that it was given something, and whether it is to be asked.
+    pub(super) fn words_for(&mut self, server: ServerId) -> (bool, bool) {
+        (self.given.remove(&server), self.asks.remove(&server))
     }
 
     /// Time has passed: whoever is at work says so.

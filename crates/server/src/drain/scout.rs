@@ -71,7 +71,7 @@ pub(super) fn scout(service: &Arc<Service>) {
         let begin = Instant::now();
         let usage = service.store.data().usage();
         let fill = (usage.live * 1000 / usage.capacity.max(1)).min(1000) as u16;
-        engine.board().beat((Tick(service.store.data().now().0), begin), fill);
+        engine.tell_of_places(|board| board.beat((Tick(service.store.data().now().0), begin), fill));
         engine.walk_on(service, union);
         engine.take_notes(service, union);
         engine.follow_the_rules(service);
@@ -82,7 +82,9 @@ pub(super) fn scout(service: &Arc<Service>) {
             engine.take_up_abandoned(service, union);
             asked = Instant::now();
         }
-        engine.bell.notify_all();
+        if engine.board().has_odd_jobs() {
+            engine.bell.notify_all();
+        }
         // Looking takes at most a part of the time.
         rest = GLANCE.max(begin.elapsed() * 4);
     }

@@ -241,8 +241,11 @@ impl Service {
     pub(crate) fn undrained(&self, files: &[FileId], before: Stamp, drain: bool) -> PeerReply {
         let (data, now) = (self.store.data(), Instant::now());
         let left = files.iter().map(|&file| {
-            let old = data.dirty(file).into_iter().filter(|piece| piece.stamp <= before);
-            let bytes = old.map(|piece| piece.span.len()).sum();
+            // Whoever asks again wants to know whether anything is left, and not how much.
+            let bytes = match before < Stamp(u64::MAX) {
+                true => u64::from(data.is_dirty(file, before)),
+                false => data.dirty(file).iter().map(|piece| piece.span.len()).sum(),
+            };
             let Some(engine) = &self.drain else { return Left { bytes, tries: u32::MAX } };
             let mut board = engine.board();
             if bytes > 0 && drain {

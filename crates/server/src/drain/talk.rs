@@ -12,8 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// Between two statements, at most.
-const BEAT: Duration = Duration::from_millis(50);
+/// Between two statements, at most: whatever is new is said at once, so this is for what was lost, and for how much is left.
+const BEAT: Duration = Duration::from_millis(250);
+/// The same while it is found out how many writers a target likes.
+const QUICK: Duration = Duration::from_millis(50);
 /// Others give out the targets of a server that does not answer for so long.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Between two looks whether it does again.
@@ -23,20 +25,29 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(crate) async fn converse(service: Arc<Service>, server: ServerId) {
     let Some(engine) = &service.drain else { return };
     let mut stopping = service.stopping();
-    let mut silent: Option<Instant> = None;
+    let (mut silent, mut last): (Option<Instant>, Instant) = (None, Instant::now());
+    let beat = if engine.board().learner.is_some() { QUICK } else { BEAT };
     loop {
-        let pause = if silent.is_some() { AGAIN } else { BEAT };
+        let pause = if silent.is_some() { AGAIN } else { beat };
+        let woken = engine.talk.notified();
+        let waits = silent.is_some() || !engine.board().places.has_word_for(server);
         tokio::select! {
             biased;
             () = stopped(&mut stopping) => return,
-            () = engine.talk.notified() => {}
-            () = sleep(pause) => {}
+            () = woken, if waits => {}
+            () = sleep(pause.saturating_sub(last.elapsed())), if waits => {}
+            () = std::future::ready(()), if !waits => {}
         }
         let (poke, statement, written) = {
             let mut board = engine.board();
-            let poke = board.places.given.remove(&server);
+            let (poke, asks) = board.places.words_for(server);
+            // What others are told does not concern this one.
+            if !poke && !asks && last.elapsed() < pause {
+                continue;
+            }
             (poke, board.places.statement(server), board.written_at(server))
         };
+        last = Instant::now();
         if poke && let Err(error) = service.ask(server, PeerRequest::Granted).await {
             tracing::debug!(%server, %error, "a server will hear later that it may write");
         }
@@ -44,7 +55,7 @@ pub(crate) async fn converse(service: Arc<Service>, server: ServerId) {
         match service.ask(server, PeerRequest::Arbitrate { heard, fill, wanted, written }).await {
             Ok(PeerReply::Granted(granted)) => {
                 silent = None;
-                engine.tell(|board| board.places.hear(server, &granted));
+                engine.tell_of_places(|board| board.places.hear(server, &granted));
             }
             _ => {
                 let since = *silent.get_or_insert_with(Instant::now);
@@ -70,7 +81,7 @@ impl Service {
         };
         let now = Tick(self.store.data().now().0);
         let mut granted = Vec::new();
-        engine.tell(|board: &mut Board| {
+        engine.tell_of_places(|board: &mut Board| {
             board.heard(now, from, written);
             granted = board.places.judge(now, from, (heard, fill), wanted);
         });
@@ -78,9 +89,9 @@ impl Service {
     }
 
     /// Another server has a place for us.
-    pub(crate) fn ask_for_places(&self) {
+    pub(crate) fn ask_for_places(&self, from: ServerId) {
         if let Some(engine) = &self.drain {
-            engine.talk.notify_waiters();
+            engine.tell_of_places(|board| board.places.ask(from));
         }
     }
 }

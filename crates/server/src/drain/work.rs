@@ -67,7 +67,15 @@ pub(super) fn work(service: &Arc<Service>) {
             Task::Settle => engine.settle(service, union, &mut hand),
             Task::Finish(file) => engine.conclude(service, union, file),
         }
-        engine.tell(|board| board.busy -= 1);
+        let busy = {
+            let mut board = engine.board();
+            board.busy -= 1;
+            board.busy
+        };
+        // Directories wait until nothing else is done.
+        if busy == 0 {
+            engine.bell.notify_all();
+        }
     }
     engine.settle(service, union, &mut hand);
 }
@@ -99,13 +107,22 @@ impl Engine {
 
     /// Whatever the board has to know of is told, and there may be something to do for others.
     pub(super) fn tell(&self, tell: impl FnOnce(&mut Board)) {
+        self.tell_of_places(tell);
+        self.bell.notify_all();
+    }
+
+    /// The same of what others have something to do for only if there are new places.
+    pub(super) fn tell_of_places(&self, tell: impl FnOnce(&mut Board)) {
         let mut board = self.board();
         tell(&mut board);
         if std::mem::take(&mut board.places.news) {
             self.talk.notify_waiters();
         }
+        let fresh = std::mem::take(&mut board.places.fresh);
         drop(board);
-        self.bell.notify_all();
+        if fresh {
+            self.bell.notify_all();
+        }
     }
 
     fn prepare(&self, service: &Arc<Service>, union: &Union, file: FileId) {
@@ -184,7 +201,7 @@ impl Engine {
                 hand.bytes += bytes;
                 hand.writes += 1;
                 self.written.fetch_add(bytes, Ordering::Relaxed);
-                self.tell(|board| board.wrote(now, queue, target, bytes));
+                self.tell_of_places(|board| board.wrote(now, queue, target, bytes));
             }
             Ok(None) => {
                 let writes = [hand.drop(file), vec![id]].concat();

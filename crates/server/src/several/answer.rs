@@ -133,7 +133,7 @@ impl Service {
                 Ok(self.arbitrate(from, (*heard, *fill), wanted, written)?)
             }
             PeerRequest::Granted => {
-                self.ask_for_places();
+                self.ask_for_places(from);
                 Ok(PeerReply::Done)
             }
             PeerRequest::Order { order, ask } => {

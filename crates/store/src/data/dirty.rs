@@ -49,6 +49,14 @@ impl Data {
         state.index.extents().filter_map(dirty).collect()
     }
 
+    /// Whether anything of a file is in regions that was not written later than this.
+    pub fn is_dirty(&self, file: FileId, before: Stamp) -> bool {
+        let Ok(Some(state)) = self.in_memory(file) else { return false };
+        let mut state = lock(&state);
+        let old = |extent: &Extent| matches!(extent.source, Source::Data(_)) && extent.stamp <= before;
+        self.hear(file, &mut state).is_ok() && state.index.extents().any(old)
+    }
+
     /// What of a span is in regions, to be written behind.
     pub fn pick(&self, file: FileId, span: Span) -> Result<Vec<Picked>> {
         let state = self.files.get(file, || self.load(file))?;

@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at what is out.
 const GLANCE: Duration = Duration::from_millis(10);
-/// What a store has besides twice what is written.
+/// What all stores together have besides twice what is written, and the least of one.
 const SPARE: u64 = 128 << 20;
+const LEAST: u64 = 32 << 20;
 /// The largest write of the drain, in the modelled world.
 const WRITE: u64 = 8 << 20;
 
@@ -111,7 +112,7 @@ impl Servers {
         fs::write(&settings, settings_of(scenario, way))
             .map_err(|error| Failure::local("write", &settings, &error))?;
         let file = fs::File::create(&log).map_err(|error| Failure::local("make", &log, &error))?;
-        let capacity = 2 * scenario.bytes(point) / u64::from(point.servers) + SPARE;
+        let capacity = ((2 * scenario.bytes(point) + SPARE) / u64::from(point.servers)).max(LEAST);
         let mut command = Command::new(&program);
         command.args(["up", "--background", "--with-parent", "--memory", "--config"]).arg(&settings);
         command.arg("--store").arg(dir.join("store")).arg("--socket").arg(dir.join("sock"));
