@@ -46,7 +46,7 @@ impl Service {
         let (Some(service), Some(span)) = (self.me(), Span::at(offset, len.min(MAX_FETCH))) else {
             return Ok(0);
         };
-        self.store.names().inode(file).map_err(Error::from)?;
+        self.store.names().inode(file)?;
         tokio::task::block_in_place(|| self.await_unless_it_ends(service.fetch(file, span)))?
     }
 

@@ -2,7 +2,7 @@
 
 use forebay_model::{
     Access, Attr, Change, Error, ErrorKind, FileId, FileKind, Gid, Identity, Incarnation, Job, JobId, Layout,
-    Member, Members, Name, Reshape, ServerId, SetTime, Special, Stamp, Striping, Time, Uid, Usage,
+    Member, Members, Name, Reshape, ServerId, SetTime, Span, Special, Stamp, Striping, Time, Uid, Usage,
 };
 use forebay_wire::{
     Answer, At, Born, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry, Exchange,
