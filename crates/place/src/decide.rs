@@ -1,9 +1,9 @@
 //! The layout of the next file.
 
 use crate::crew::{self, Crew};
-use crate::report;
 use crate::service::Line;
 use crate::setting::{self, Ready};
+use crate::{hdf5, report};
 use forebay_policy::place::lov::Lov;
 use forebay_policy::place::{Job, Ledger, Note, Pattern, Shape, Stripes, Writer, place};
 use std::collections::HashMap;
@@ -28,6 +28,8 @@ const REMEMBERED: usize = 1024;
 pub(crate) struct Wish {
     /// How many write it.
     pub(crate) writers: u32,
+    /// Who says so.
+    pub(crate) says: &'static str,
     pub(crate) bytes: Option<u64>,
     pub(crate) stripe_count: Option<u32>,
     pub(crate) stripe_size: Option<u64>,
@@ -95,11 +97,11 @@ fn fresh(ready: &Ready) -> Ledger {
 
 impl Decider {
     fn decide(&mut self, path: &[u8], mut wish: Wish) -> Option<Lov> {
-        if wish.writers > 1 && wish.bytes.is_none() {
-            wish.bytes = self.earlier_size(path);
-            if let Some(bytes) = wish.bytes {
-                report::note(format_args!("{}: {bytes} bytes, as the file before", path.escape_ascii()));
-            }
+        if wish.writers > 1 {
+            self.complete(path, &mut wish);
+        } else if let Some(bytes) = hdf5::member().filter(|_| wish.bytes.is_none()) {
+            wish.bytes = Some(bytes);
+            report::note(format_args!("{}: {bytes} bytes, one of a family of HDF5", path.escape_ascii()));
         }
         let planned = match wish.writers {
             0 | 1 if wish.stripe_count.unwrap_or(1) <= 1 => self.own(wish),
@@ -117,6 +119,32 @@ impl Decider {
             report::note(format_args!("{}: {note}", path.escape_ascii()));
         }
         self.encode(&shape)
+    }
+
+    /// What nobody said of a shared file, as far as something else tells it.
+    fn complete(&mut self, path: &[u8], wish: &mut Wish) {
+        let shown = path.escape_ascii();
+        report::note(format_args!("{shown}: {} writers, says {}", wish.writers, wish.says));
+        let earlier = self.earlier_size(path);
+        let inferred = wish.bytes.is_none();
+        wish.bytes = wish.bytes.or(earlier);
+        match wish.bytes {
+            Some(bytes) if inferred => {
+                report::note(format_args!("{shown}: {bytes} bytes, as the file before"))
+            }
+            Some(_) => {}
+            // Of a known size each writer has a stripe of its own, however things are aligned in it.
+            None if wish.stripe_size.is_none() => {
+                let unit = self.ready.setting.limits.unit;
+                wish.stripe_size = hdf5::alignment().filter(|&size| size.is_multiple_of(unit));
+                if let Some(size) = wish.stripe_size {
+                    report::note(format_args!(
+                        "{shown}: stripes of {size} bytes, as HDF5 aligns what is in it"
+                    ));
+                }
+            }
+            None => {}
+        }
     }
 
     /// A file of one's own: that of this rank when all ranks create one, or of whoever's turn it is.

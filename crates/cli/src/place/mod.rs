@@ -15,6 +15,7 @@ use crate::view::Placed;
 use crate::{library, output};
 use clap::{Args, Subcommand};
 use forebay_policy::place::{Job, Ledger, place};
+use forebay_server::Described;
 use spec::Spec;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,6 +56,12 @@ impl Place {
             }
         }
     }
+}
+
+/// What a `topology.toml` says, for a server that drains.
+pub(crate) fn described(path: &Path) -> Outcome<Described> {
+    let written = spec::topology(path, &[])?;
+    Ok(Described { description: written.topology.description().clone(), weights: written.weights })
 }
 
 fn dry(path: &Path, json: bool) -> Outcome {

@@ -25,7 +25,15 @@ pub(super) struct Real {
     pub(super) size: Bytes,
     /// The model, as in `model:DEVICE:…`.
     pub(super) device: String,
+    pub(super) phases: u32,
     pub(super) repetitions: u32,
+}
+
+impl Real {
+    /// What is written in one repetition.
+    pub(super) fn bytes(&self) -> f64 {
+        self.size.0 as f64 * f64::from(self.writers) * f64::from(self.phases)
+    }
 }
 
 /// A scenario.
@@ -111,13 +119,13 @@ fn real_of(value: Value<'_>) -> Result<Real, Error> {
     let mut count =
         |key: &str, usual: u32, most: u32| table.take(key).map_or(Ok(usual), |value| value.whole(1..=most));
     let (targets, writers) = (count("targets", 8, 64)?, count("writers", 16, 256)?);
-    let repetitions = count("repetitions", 5, 1000)?;
+    let (phases, repetitions) = (count("phases", 1, 1000)?, count("repetitions", 5, 1000)?);
     let size = table.take("size").ok_or_else(|| table.missing("size", "what each of them writes"))?;
     let device =
         table.take("device").map_or(Ok("ost".to_owned()), |value| value.text().map(str::to_owned))?;
     let size = size.text()?.parse().map_err(|error| size.wrong(error))?;
-    table.finish("targets, writers, size, device, repetitions")?;
-    Ok(Real { targets, writers, size, device, repetitions })
+    table.finish("targets, writers, size, device, phases, repetitions")?;
+    Ok(Real { targets, writers, size, device, phases, repetitions })
 }
 
 /// Nodes in cabinets, each near a router of every group; each group of routers leads to its part of the servers.
