@@ -12,6 +12,7 @@
 //! hdf5       H5Fcreate: what its property lists tell
 //! api        forebay_place_create
 //! real       the functions behind ours
+//! turns      whose turn it is, where there are no ranks; how many runs there were
 //! service    a running Forebay, which hands out turns
 //! report     what was done, for those who ask
 //! ```
@@ -41,3 +42,4 @@ mod real;
 mod report;
 mod service;
 mod setting;
+mod turns;

@@ -4,10 +4,10 @@
 //! are known for MPICH and its relatives, and looked up for Open MPI.
 
 use crate::create::{concerns, create};
-use crate::crew::{self, Crew};
+use crate::crew::{self, Crew, ROUND};
 use crate::decide::Wish;
 use crate::real::Real;
-use crate::setting;
+use crate::{setting, turns};
 use libc::{c_char, c_int, c_void};
 use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
@@ -87,7 +87,13 @@ fn meet() {
         SUCCESS => all.chunks(NAME).map(client).collect(),
         _ => vec![None; size as usize],
     };
-    crew::met(Crew { rank: rank as u32, size: size as u32, clients });
+    // One counts for all.
+    let mut run = if rank == 0 { (turns::runs_before() % u64::from(ROUND)) as c_int } else { 0 };
+    let kind = constant!("ompi_mpi_int", 0x4c00_0405);
+    let told =
+        call!("PMPI_Bcast"(*mut c_int, c_int, Handle, c_int, Handle), &raw mut run, 1, kind, 0, world());
+    let run = if told == SUCCESS { u32::try_from(run).unwrap_or(0) } else { 0 };
+    crew::met(Crew { rank: rank as u32, size: size as u32, clients, run });
 }
 
 /// MPI is set up: everybody meets.
