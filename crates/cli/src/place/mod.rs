@@ -19,6 +19,7 @@ use forebay_server::Described;
 use spec::Spec;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+pub(crate) use topology::weights;
 
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]

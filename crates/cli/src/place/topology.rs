@@ -206,7 +206,7 @@ fn limits(value: Value<'_>) -> Result<Limits, Error> {
 }
 
 /// What each resource counts: what is not said counts nothing.
-pub(super) fn weights(value: Value<'_>) -> Result<Weights, Error> {
+pub(crate) fn weights(value: Value<'_>) -> Result<Weights, Error> {
     let mut table = value.table("weights: ")?;
     let span = table.span.clone();
     let mut weight = |key: &str| table.take(key).map_or(Ok(0.0), |value| value.number());

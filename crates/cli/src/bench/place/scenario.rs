@@ -4,7 +4,9 @@ use crate::failure::{Failure, Outcome};
 use crate::keys::{File, Table, Value};
 use forebay_model::{Bytes, Error};
 use forebay_policy::device::Curve;
-use forebay_policy::place::{Client, Description, Rates, Router, Routers, Server, State, Target, Topology};
+use forebay_policy::place::{
+    Client, Description, Rates, Router, Routers, Server, State, Target, Topology, Weights,
+};
 use std::path::Path;
 
 const MOST_NODES: u32 = 1 << 17;
@@ -55,6 +57,7 @@ pub(super) struct Scenario {
     /// What others write at the same time, compared with this job.
     pub(super) noise: f64,
     pub(super) seed: u64,
+    pub(super) weights: Weights,
     pub(super) topology: Topology,
     pub(super) rates: Rates,
     pub(super) real: Option<Real>,
@@ -104,12 +107,13 @@ pub(super) fn read(file: &File<'_>) -> Result<Scenario, Error> {
         repetitions: count(top.take("repetitions"), 5, 10_000)?,
         noise: top.take("noise").map_or(Ok(0.0), |value| value.amount())?,
         seed: top.take("seed").map_or(Ok(1), |value| value.whole(0..=u32::MAX))?.into(),
+        weights: top.take("weights").map_or(Ok(Weights::default()), crate::place::weights)?,
         topology,
         rates,
         real: top.take("real").map(real_of).transpose()?,
     };
     top.finish(
-        "title, pattern, nodes, nodes_together, processes_per_node, size, phases, runs, repetitions, noise, seed, system, real",
+        "title, pattern, nodes, nodes_together, processes_per_node, size, phases, runs, repetitions, noise, seed, weights, system, real",
     )?;
     Ok(scenario)
 }
