@@ -1,5 +1,8 @@
 //! A bucket behind the buffer, against a server of its own.
 
+mod faults;
+mod proxy;
+#[path = "../support/mod.rs"]
 mod support;
 
 use forebay_backend::{Access, Backend, Creation, Object, S3};
