@@ -5,9 +5,9 @@
 //! object of the new one says, with the same number, that it is on its way there.
 
 use super::store::Head;
-use super::{File, Inner, Path, There, facts, failed};
+use super::{Inner, Path, There, facts, failed};
 use forebay_model::{Error, ErrorKind, FileKind, Result};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 impl Inner {
     /// What stands in the way of a rename, if it may be replaced.
@@ -33,7 +33,10 @@ impl Inner {
             None => from.head.clone(),
         };
         self.copy_over(&head, to, replaced.is_some())?;
-        let removed = self.take_away(&head.key, to, replaced.is_some(), &mut state);
+        let removed = self.take_away(&head.key, to, replaced.is_some());
+        if let (Ok(()), Some(state)) = (&removed, &mut state) {
+            to.clone_into(&mut state.key);
+        }
         drop(state);
         match replaced {
             Some(old) if old.id() != from.id() => removed.and(self.drop_file(old)),
@@ -58,22 +61,18 @@ impl Inner {
     }
 
     /// Removes what was copied; where that cannot be done, the copy goes.
-    fn take_away(
-        &self,
-        from: &str,
-        to: &str,
-        replaces: bool,
-        state: &mut Option<MutexGuard<'_, File>>,
-    ) -> Result<()> {
-        if let Err(error) = self.remove(from) {
-            // What was replaced is lost: a copy is more than nothing.
-            let _ = if replaces { Ok(()) } else { self.remove(to) };
-            return Err(error);
+    fn take_away(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
+        let Err(error) = self.remove(from) else { return Ok(()) };
+        match self.store.head(from) {
+            Ok(None) => return Ok(()),
+            Ok(Some(_)) if !replaces => {
+                // If this fails, too, there are two of them.
+                let _ = self.remove(to);
+            }
+            // The copy may be all there is.
+            _ => {}
         }
-        if let Some(state) = state {
-            to.clone_into(&mut state.key);
-        }
-        Ok(())
+        Err(error)
     }
 
     /// Removes an object, at the second attempt if need be: the first may have been the one that was done.

@@ -242,6 +242,16 @@ fn whatever_request_fails_a_file_has_one_name() {
     }
 }
 
+/// A store that never says that it has removed something is asked what it has.
+#[test]
+fn what_was_removed_and_never_told_to_be_is_not_taken_back() {
+    let Some(bucket) = Bucket::new() else { return };
+    create(&bucket.open(), "from").write_at(0, &[b"0123456789"]).unwrap();
+    let backend = open(&bucket, |method, key| (method == "DELETE" && key == "from").then_some(Fault::After));
+    assert!(backend.rename(&path("from"), &path("to")).unwrap());
+    assert_eq!((content(&backend, "from"), content(&backend, "to")), (None, Some(b"0123456789".to_vec())));
+}
+
 /// A name that cannot be removed: the file is written to where it was, and nothing is found elsewhere.
 #[test]
 fn a_file_whose_old_name_cannot_be_removed_keeps_it() {

@@ -18,7 +18,7 @@ pub(crate) fn before(
     std::thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
             let choose = choose.clone();
-            std::thread::spawn(move || pass(client, store, &*choose));
+            std::thread::spawn(move || pass(&client, store, &*choose));
         }
     });
     address
@@ -26,11 +26,11 @@ pub(crate) fn before(
 
 /// One request and its answer. Whoever hangs up has nothing to be told.
 fn pass(
-    client: TcpStream,
+    client: &TcpStream,
     store: SocketAddr,
     choose: &dyn Fn(&str, &str) -> Option<Fault>,
 ) -> std::io::Result<()> {
-    let mut reader = BufReader::new(&client);
+    let mut reader = BufReader::new(client);
     let (mut lines, mut length) = (Vec::new(), 0);
     loop {
         let mut line = String::new();
@@ -59,6 +59,7 @@ fn pass(
             answer = told;
         }
     }
-    (&client).write_all(&answer)?;
+    let mut client = client;
+    client.write_all(&answer)?;
     client.shutdown(Shutdown::Both)
 }
