@@ -135,18 +135,23 @@ impl Inner {
     fn used(&self, there: &There) -> Result<Arc<Mutex<File>>> {
         // Whatever the clock says, a change is later than those that are in the object.
         self.last.fetch_max(facts::upto(&there.head), Ordering::Relaxed);
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = files.entry(there.id()).or_default().clone();
-        drop(files);
-        let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
-        if !state.is_at(&there.head.key) {
-            let text = format!("{} is a copy that a rename of {} left", there.head.key, state.key);
-            return Err(Error::new(ErrorKind::Busy, text));
+        loop {
+            let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+            let file = files.entry(there.id()).or_default().clone();
+            drop(files);
+            let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.forgotten {
+                continue;
+            }
+            if !state.is_at(&there.head.key) {
+                let text = format!("{} is a copy that a rename of {} left", there.head.key, state.key);
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            state.meet(&there.head);
+            state.users += 1;
+            drop(state);
+            return Ok(file);
         }
-        state.meet(&there.head);
-        state.users += 1;
-        drop(state);
-        Ok(file)
     }
 
     /// What is at a path. Whoever looks at a file that was left half written has it put together.
@@ -223,11 +228,11 @@ impl Inner {
 
     fn forget(&self, id: u64) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let idle = |file: &Arc<Mutex<File>>| {
-            let state = file.lock().unwrap_or_else(PoisonError::into_inner);
-            state.users == 0 && state.log.is_empty() && state.spent.is_empty()
-        };
-        if files.get(&id).is_some_and(idle) {
+        let Some(file) = files.get(&id).cloned() else { return };
+        let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.users == 0 && state.log.is_empty() && state.spent.is_empty() {
+            // Somebody may have found it already, and wait to use it.
+            state.forgotten = true;
             files.remove(&id);
         }
     }

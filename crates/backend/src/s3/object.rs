@@ -51,6 +51,8 @@ pub(super) struct File {
     /// The time of its last change, where that was set after the last write.
     pub(super) mtime: Option<Time>,
     pub(super) gone: bool,
+    /// Another counts, if any.
+    pub(super) forgotten: bool,
 }
 
 impl File {

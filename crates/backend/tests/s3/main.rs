@@ -137,6 +137,29 @@ fn random_changes_of_a_file_are_those_of_a_plain_one() {
     assert_eq!(bucket.parts(), 0);
 }
 
+/// Some let go of a file, and have it put together, while others open it.
+#[test]
+fn writers_that_come_and_go_lose_nothing() {
+    const WRITERS: usize = 4;
+    const WRITES: usize = 12;
+    let Some(bucket) = Bucket::new() else { return };
+    let backend = &bucket.open();
+    drop(create(backend, "f"));
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            scope.spawn(move || {
+                for slot in (writer..WRITERS * WRITES).step_by(WRITERS) {
+                    let file = backend.open_to_write(&path("f")).unwrap();
+                    file.write_at(slot as u64 * 3, &[&bytes(3, slot)]).unwrap();
+                }
+            });
+        }
+    });
+    let whole: Vec<u8> = (0..WRITERS * WRITES).flat_map(|slot| bytes(3, slot)).collect();
+    assert_eq!(bucket.ask("GET", "f", b"").1, whole);
+    assert_eq!(bucket.parts(), 0);
+}
+
 #[test]
 fn what_an_object_store_cannot_do_is_said() {
     let Some(bucket) = Bucket::new() else { return };
