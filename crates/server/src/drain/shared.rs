@@ -107,7 +107,6 @@ impl Service {
             let Some(layout) = self.shared_layout(file)? else { return Ok(None) };
             let wish = engine.wish(self, file);
             let Some(known) = self.bear(union, file, &wish)? else { return Ok(None) };
-            engine.board().touch_dirs(&known.dirs);
             let grown = self.grow_shared(union, file, size)?;
             Ok(grown.map(|(place, grown)| Born { place, grown, layout, owner: known.owner }))
         });

@@ -196,7 +196,6 @@ impl Service {
         }
         // Nobody knows how long it will be: it lies as the back end likes.
         let Some(born) = self.bear(union, file, &|_| None)? else { return Ok(None) };
-        engine.touched(&born.dirs);
         let layout = union.ask(|backend| backend.layout(&born.path))?;
         let targets: Vec<TargetId> = layout.targets.into_iter().map(TargetId).collect();
         let count = targets.len().saturating_mul(engine.streams()).clamp(1, MOST_OBJECTS);
