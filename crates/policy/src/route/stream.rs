@@ -4,7 +4,9 @@
 //! does not begin where the one before it ends counts one. The share of those says where the next stream goes: into the
 //! buffer above the high mark, past it below the low one, as before in between.
 
+use super::learn::Lore;
 use super::{Route, Write};
+use crate::share::Tick;
 use forebay_model::{Bytes, Error, ErrorKind, FileId, Result};
 
 /// Most writes in a stream.
@@ -30,7 +32,7 @@ impl Marks {
         Err(Error::new(ErrorKind::Invalid, text))
     }
 
-    fn decide(self, percent: f64, now: Route) -> Route {
+    pub(super) fn decide(self, percent: f64, now: Route) -> Route {
         match now {
             Route::Direct if percent > self.high => Route::Buffer,
             Route::Buffer if percent < self.low => Route::Direct,
@@ -53,6 +55,7 @@ pub struct Settings {
     marks: Marks,
     /// Synchronous writes below this are random, wherever they begin.
     small: Bytes,
+    learn: bool,
 }
 
 impl Settings {
@@ -67,9 +70,17 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// The same, and which way is cheaper is learnt.
+    #[must_use]
+    pub fn learning(self) -> Settings {
+        Settings { learn: true, ..self }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { stream: 128, marks: Marks::default(), small: Bytes::kib(64) }
+        Settings { stream: 128, marks: Marks::default(), small: Bytes::kib(64), learn: false }
     }
 }
 
@@ -106,13 +117,15 @@ pub struct Detector {
     settings: Settings,
     stream: Vec<Place>,
     route: Route,
+    lore: Option<Lore>,
 }
 
 impl Detector {
     /// One that has seen nothing: the first stream goes past the buffer.
     #[must_use]
     pub fn new(settings: Settings) -> Detector {
-        Detector { settings, stream: Vec::with_capacity(settings.stream), route: Route::default() }
+        let lore = settings.learn.then(Lore::default);
+        Detector { settings, stream: Vec::with_capacity(settings.stream), route: Route::default(), lore }
     }
 
     /// Where writes go now.
@@ -131,7 +144,10 @@ impl Detector {
         });
         (self.stream.len() >= self.settings.stream).then(|| {
             let seen = self.finish().expect("there is at least this one");
-            self.route = self.settings.marks.decide(seen.percent(), self.route);
+            self.route = match &mut self.lore {
+                Some(lore) => lore.decide(seen.percent(), self.route, self.settings.marks),
+                None => self.settings.marks.decide(seen.percent(), self.route),
+            };
             seen
         })
     }
@@ -150,7 +166,10 @@ impl Detector {
     }
 
     /// Where a write goes; what it is like counts for those that come later.
-    pub(super) fn route(&mut self, write: &Write) -> Route {
+    pub(super) fn route(&mut self, now: Tick, write: &Write) -> Route {
+        if let Some(lore) = &mut self.lore {
+            lore.came(now, write.len);
+        }
         let route = if self.is_small_sync(write) { Route::Buffer } else { self.route };
         self.see(write);
         route

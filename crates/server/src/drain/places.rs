@@ -142,6 +142,16 @@ impl Places {
         self.held.keys().copied().collect()
     }
 
+    /// Whether other servers write to the same targets.
+    pub(super) fn are_shared(&self) -> bool {
+        self.terms.servers.len() > 1
+    }
+
+    /// Whether this server may write to a target now, for whatever job.
+    pub(super) fn may_write(&self, target: TargetId) -> bool {
+        self.held.keys().any(|(_, held)| *held == target)
+    }
+
     /// Most writers of this server at a target: alone it has all places.
     pub(super) fn streams(&self, target: TargetId) -> u32 {
         if self.terms.servers.len() < 2 { self.alpha(target) } else { 1 }
