@@ -157,11 +157,11 @@ fn plain(scenario: &Scenario, point: Point, stop: &AtomicBool) -> Outcome<Ran> {
         let path = [Name::new(format!("burst{number}"))?];
         let creation = Creation { owner: (Uid(0), Gid(0)), mode: 0o644, stripes: None };
         backend.create(&path, &creation)?;
-        let objects = (0..point.writers).map(|_| Ok(backend.open_to_write(&path)?));
-        let objects = objects.collect::<Outcome<Vec<Box<dyn Object>>>>()?;
-        let put = |object: &Box<dyn Object>, offset: u64, bytes: &[u8]| {
+        let objects = (0..point.writers).map(|_| Ok(Mutex::new(backend.open_to_write(&path)?)));
+        let objects = objects.collect::<Outcome<Vec<Mutex<Box<dyn Object>>>>>()?;
+        let put = |object: &Mutex<Box<dyn Object>>, offset: u64, bytes: &[u8]| {
             link.pass(bytes.len());
-            object.write_at(offset, &[bytes])
+            object.lock().unwrap_or_else(PoisonError::into_inner).write_at(offset, &[bytes])
         };
         seconds += all(scenario, burst, &objects, number, stop, put)?.as_secs_f64();
         direct += scenario.here(burst.bytes);
