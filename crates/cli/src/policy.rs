@@ -61,7 +61,7 @@ impl Command {
             }
             Command::Route(route) => {
                 let mode: Mode =
-                    route.mode.parse().map_err(|error| Failure::Pointed(format!("MODE: {error}")))?;
+                    route.mode.parse().map_err(|error| Failure::Usage(format!("MODE: {error}")))?;
                 Ok(route.service.connect()?.set_route(mode.name())?)
             }
         }

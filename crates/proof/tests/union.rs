@@ -92,7 +92,10 @@ impl Drop for Switching {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         let ended = self.thread.take().map(JoinHandle::join);
-        assert!(std::thread::panicking() || matches!(ended, None | Some(Ok(()))), "the modes were not switched");
+        assert!(
+            std::thread::panicking() || matches!(ended, None | Some(Ok(()))),
+            "the modes were not switched"
+        );
     }
 }
 

@@ -89,7 +89,11 @@ mod tests {
             "below the high mark, and dear"
         );
         let slow = (0.9, 300, 400);
-        assert_eq!(routes(&[random, slow, slow, slow, slow, slow, slow]).last(), Some(&Direct), "a full buffer");
+        assert_eq!(
+            routes(&[random, slow, slow, slow, slow, slow, slow]).last(),
+            Some(&Direct),
+            "a full buffer"
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::alpha::Learner;
 use super::failures::Failures;
 use super::gauge::{Gauge, Valve};
-use super::places::Places;
+use super::places::{PAST, Places};
 use super::ticket::Ticket;
 use forebay_model::{Bytes, Error, FileId, JobId, Span, Stamp, Uid};
 use forebay_policy::Tick;
@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 const AHEAD: u64 = 1 << 30;
 /// Where orders that do not look at jobs keep everything.
 const ALL: JobId = JobId(0);
-/// Whoever writes past the buffer, as arbiters see it.
-const PAST: JobId = JobId(u64::MAX);
 /// A writer past the buffer leaves the next place to the drain for so long.
 pub(super) const COURTESY: Duration = Duration::from_millis(50);
 

@@ -14,8 +14,8 @@
 
 use super::Engine;
 use super::permits::{Permits, Still};
-use crate::service::Service;
 use crate::route::Quiet;
+use crate::service::Service;
 use crate::several::{and, nonsense};
 use crate::union::{Extras, Union, changed_behind, gone_behind};
 use forebay_backend::Object;
@@ -104,8 +104,12 @@ impl Service {
         self.recover_from_behind(file).await?;
         let born = tokio::task::block_in_place(|| -> Result<_> {
             let Some(layout) = self.shared_layout(file)? else { return Ok(None) };
-            let wish = engine.wish(self, file);
-            let Some(known) = self.bear(union, file, &wish)? else { return Ok(None) };
+            // Of what may go past the buffers nobody knows how long it will be: it lies as the back end likes.
+            let known = match self.ways.are_open() {
+                true => self.bear(union, file, &|_| None)?,
+                false => self.bear(union, file, &engine.wish(self, file))?,
+            };
+            let Some(known) = known else { return Ok(None) };
             engine.board().touch_dirs(&known.dirs);
             let grown = self.grow_shared(union, file, size)?;
             Ok(grown.map(|(place, grown)| Born { place, grown, layout, owner: known.owner }))

@@ -175,6 +175,11 @@ impl Lanes {
         }
     }
 
+    /// Whether a file is written past the buffer.
+    pub(crate) fn is_open(&self, file: FileId) -> bool {
+        self.table().get(&file).is_some_and(|lane| lane.opened.is_some())
+    }
+
     /// What a file is written with past the buffer.
     pub(super) fn opened(&self, file: FileId) -> Option<Arc<Opened>> {
         self.table().get(&file)?.opened.clone()

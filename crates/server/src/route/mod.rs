@@ -41,6 +41,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 const ROOM: usize = 64 << 10;
 /// Most files that are open to be written past the buffer.
 const MOST_OPEN: usize = 1024;
+/// Files that are opened at the same time, at most.
+const OPENING: usize = 16;
 /// Most files of which it is remembered that they were synced, or how they are striped.
 const MOST_KNOWN: usize = 1 << 16;
 /// A file that nobody has written past the buffer for so long is done; one that is open, for longer.
@@ -63,6 +65,8 @@ pub(crate) struct Ways {
     /// What waits for each target.
     queues: Vec<Mutex<Queue>>,
     room: Semaphore,
+    /// Held by whoever opens one of these files, or asks for leave to write it: others wait for that.
+    opening: Vec<tokio::sync::Mutex<()>>,
     /// Files that were synced after their last write.
     synced: Mutex<HashSet<FileId>>,
     /// Bytes of a stripe, and over how many servers they go round, of files that several servers may hold.
@@ -114,6 +118,7 @@ impl Ways {
             router: Mutex::new(Router::new(routing.mode, routing.settings()?)),
             queues: (0..targets).map(|_| Mutex::default()).collect(),
             room: Semaphore::new(ROOM),
+            opening: (0..OPENING).map(|_| tokio::sync::Mutex::default()).collect(),
             synced: Mutex::default(),
             stripes: Mutex::default(),
             meter: Mutex::new(Meter::new(Instant::now())),

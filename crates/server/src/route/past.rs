@@ -1,7 +1,7 @@
 //! The way past the buffer: opened behind, queued for its targets, written together with its neighbours.
 
 use super::lanes::Flight;
-use super::{MOST_OPEN, Opened, lock};
+use super::{MOST_OPEN, OPENING, Opened, lock};
 use crate::drain::{Engine, open_place};
 use crate::service::Service;
 use crate::union::Union;
@@ -206,6 +206,10 @@ impl Service {
         if let Some(reserved) = self.reserve_past(file, span) {
             return Some(reserved);
         }
+        let _one = self.ways.opening[(file.0 % OPENING as u64) as usize].lock().await;
+        if let Some(reserved) = self.reserve_past(file, span) {
+            return Some(reserved);
+        }
         let service = self.clone();
         let opening = tokio::task::spawn_blocking(move || match service.is_shared(file) {
             true => service.open_shared_now(file, span.end),
@@ -259,7 +263,8 @@ impl Service {
         let far = end.saturating_add(end.clamp(*AHEAD.start(), *AHEAD.end())).min(MAX_FILE);
         let Some(leave) = permits.fly(file, end, || self.leave(file, far))? else { return Ok(None) };
         let place = &leave.born.place;
-        let is_same = |opened: &Arc<Opened>| matches!(opened.leave, Some((serial, _)) if serial == place.serial);
+        let is_same =
+            |opened: &Arc<Opened>| matches!(opened.leave, Some((serial, _)) if serial == place.serial);
         match known {
             Some(known) if is_same(&known) => return Ok(Some(known)),
             Some(_) => self.let_go_past(file)?,

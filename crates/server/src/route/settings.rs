@@ -107,7 +107,10 @@ mod tests {
         let routing: Routing = toml::from_str(text).unwrap();
         let (high, low, pipeline) = (Share(500_000), Share(250_000), Pipeline::Off);
         let full = Some(Full::Wait);
-        assert_eq!(routing, Routing { mode: Mode::Traffic, stream: 32, high, low, learn: false, pipeline, full });
+        assert_eq!(
+            routing,
+            Routing { mode: Mode::Traffic, stream: 32, high, low, learn: false, pipeline, full }
+        );
         for (text, full) in
             [("", Full::Wait), ("pipeline = 'off'", Full::Bypass), ("full = 'bypass'", Full::Bypass)]
         {

@@ -2,9 +2,9 @@
 
 use super::scenario::{Burst, Point, Scenario, Way};
 use crate::failure::{Failure, Outcome};
+use forebay_backend::{Creation, Object};
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Address, ClientConfig, OpenOptions};
-use forebay_backend::{Creation, Object};
 use forebay_model::{Bytes, Error, ErrorKind, Gid, Job, Name, Uid};
 use forebay_policy::share::Dice;
 use forebay_server::{Config, Full, Medium, Mode, Pipeline, Routing, Running, Server};

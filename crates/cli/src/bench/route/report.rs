@@ -160,7 +160,16 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.title)?;
         let head = [
-            "writers", "capacity", "compute", "queue", "way", "throughput", "gain", "buffered", "waited", "overhead",
+            "writers",
+            "capacity",
+            "compute",
+            "queue",
+            "way",
+            "throughput",
+            "gain",
+            "buffered",
+            "waited",
+            "overhead",
         ];
         let mut rows = vec![head.map(str::to_owned)];
         for run in &self.runs {

@@ -179,7 +179,10 @@ impl Scenario {
         let request = scenario.here(scenario.request);
         let narrow = |burst: &Burst| burst.spacing.0 > 0 && scenario.here(burst.spacing) == 0;
         if request == 0 || scenario.bursts.iter().any(narrow) {
-            return Err(invalid(format!("grain: nothing is left of a request or a space in grains of {}", scenario.grain)));
+            return Err(invalid(format!(
+                "grain: nothing is left of a request or a space in grains of {}",
+                scenario.grain
+            )));
         }
         if scenario.bytes() / request > MOST_REQUESTS {
             return Err(invalid(format!("more than {MOST_REQUESTS} requests: write less, or larger ones")));
@@ -297,7 +300,8 @@ mod tests {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (state >> 33) % below
             };
-            let all: Vec<Vec<u64>> = (0..3).map(|writer| burst.requests((120, 10, spacing.0), (writer, 3), &mut lot)).collect();
+            let all: Vec<Vec<u64>> =
+                (0..3).map(|writer| burst.requests((120, 10, spacing.0), (writer, 3), &mut lot)).collect();
             if let Some(second) = second {
                 assert_eq!(all[1], second, "{pattern:?}");
             }
