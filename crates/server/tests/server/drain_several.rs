@@ -175,7 +175,8 @@ fn a_striped_file_goes_past_the_buffers_of_three_servers() {
     for (number, stripe) in model.chunks(STRIPE as usize).enumerate() {
         write(&fleet, token, number as u64 * STRIPE, stripe);
     }
-    assert_eq!(live(&fleet), [0, 0, 0], "nothing of it looks random");
+    // Who gets no place for a while buffers; if it looked random, all but the first four of forty would be buffered.
+    assert!(live(&fleet).iter().all(|&live| live <= 20 * STRIPE), "{:?}", live(&fleet));
     assert!(read(&fleet, token, model.len() as u64) == model, "before it is concluded");
     // Over what is behind, punched, cut and grown again.
     write(&fleet, token, 100_000, &pattern(2, 50_000));
