@@ -123,7 +123,7 @@ fn the_way_of_writes_is_changed_while_servers_run() {
 fn a_small_scenario_is_run_with_real_servers() {
     let world = World::empty();
     let text = "title = 'small'\nlink = '1GB/s'\nrequest = '16KiB'\nslower = 0.01\nwriters = [2]\ncapacity = [200]\n\
-                ways = ['direct', 'buffer', 'traffic', 'traffic-no-pipeline', 'overflow', 'buffer-pipeline', 'plain', 'traffic-learnt']\n\
+                ways = ['direct', 'buffer', 'traffic', 'traffic-no-pipeline', 'overflow', 'buffer-pipeline', 'plain']\n\
                 queue = [8]\ngrain = 2\n\
                 [[burst]]\npattern = 'segmented-contiguous'\nbytes = '2MiB'\n\
                 [[burst]]\npattern = 'segmented-random'\nbytes = '2MiB'\n";
@@ -133,7 +133,7 @@ fn a_small_scenario_is_run_with_real_servers() {
     let runs = report["runs"].as_array().expect("runs");
     let found: Vec<(&str, f64)> =
         runs.iter().map(|run| (run["way"].as_str().unwrap(), run["buffered"].as_f64().unwrap())).collect();
-    assert_eq!(found.len(), 8, "{report}");
+    assert_eq!(found.len(), 7, "{report}");
     for (way, least, most) in [
         ("plain", 0.0, 0.0),
         ("direct", 0.0, 0.2),

@@ -10,7 +10,6 @@
 //! **Deliberately absent**: the order of the two ways at one byte (whoever writes keeps it); what happens when the buffer
 //! is full.
 
-mod learn;
 mod overflow;
 mod stream;
 
@@ -109,7 +108,7 @@ impl Router {
             Mode::Buffer => Route::Buffer,
             Mode::Direct => Route::Direct,
             Mode::Overflow => self.allowance.route(now, write.len),
-            Mode::Traffic => self.detector.route(now, write),
+            Mode::Traffic => self.detector.route(write),
         }
     }
 

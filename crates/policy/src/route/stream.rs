@@ -4,9 +4,7 @@
 //! does not begin where the one before it ends counts one. The share of those says where the next stream goes: into the
 //! buffer above the high mark, past it below the low one, as before in between.
 
-use super::learn::Lore;
 use super::{Route, Write};
-use crate::share::Tick;
 use forebay_model::{Bytes, Error, ErrorKind, FileId, Result};
 
 /// Most writes in a stream.
@@ -32,7 +30,7 @@ impl Marks {
         Err(Error::new(ErrorKind::Invalid, text))
     }
 
-    pub(super) fn decide(self, percent: f64, now: Route) -> Route {
+    fn decide(self, percent: f64, now: Route) -> Route {
         match now {
             Route::Direct if percent > self.high => Route::Buffer,
             Route::Buffer if percent < self.low => Route::Direct,
@@ -55,7 +53,6 @@ pub struct Settings {
     marks: Marks,
     /// Synchronous writes below this are random, wherever they begin.
     small: Bytes,
-    learn: bool,
 }
 
 impl Settings {
@@ -70,17 +67,9 @@ impl Settings {
     }
 }
 
-impl Settings {
-    /// The same, and which way is cheaper is learnt.
-    #[must_use]
-    pub fn learning(self) -> Settings {
-        Settings { learn: true, ..self }
-    }
-}
-
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { stream: 128, marks: Marks::default(), small: Bytes::kib(64), learn: false }
+        Settings { stream: 128, marks: Marks::default(), small: Bytes::kib(64) }
     }
 }
 
@@ -117,15 +106,13 @@ pub struct Detector {
     settings: Settings,
     stream: Vec<Place>,
     route: Route,
-    lore: Option<Lore>,
 }
 
 impl Detector {
     /// One that has seen nothing: the first stream goes past the buffer.
     #[must_use]
     pub fn new(settings: Settings) -> Detector {
-        let lore = settings.learn.then(Lore::default);
-        Detector { settings, stream: Vec::with_capacity(settings.stream), route: Route::default(), lore }
+        Detector { settings, stream: Vec::with_capacity(settings.stream), route: Route::default() }
     }
 
     /// Where writes go now.
@@ -144,10 +131,7 @@ impl Detector {
         });
         (self.stream.len() >= self.settings.stream).then(|| {
             let seen = self.finish().expect("there is at least this one");
-            self.route = match &mut self.lore {
-                Some(lore) => lore.decide(seen.percent(), self.route, self.settings.marks),
-                None => self.settings.marks.decide(seen.percent(), self.route),
-            };
+            self.route = self.settings.marks.decide(seen.percent(), self.route);
             seen
         })
     }
@@ -166,10 +150,7 @@ impl Detector {
     }
 
     /// Where a write goes; what it is like counts for those that come later.
-    pub(super) fn route(&mut self, now: Tick, write: &Write) -> Route {
-        if let Some(lore) = &mut self.lore {
-            lore.came(now, write.len);
-        }
+    pub(super) fn route(&mut self, write: &Write) -> Route {
         let route = if self.is_small_sync(write) { Route::Buffer } else { self.route };
         self.see(write);
         route

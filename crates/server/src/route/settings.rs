@@ -16,8 +16,6 @@ pub struct Routing {
     pub high: Share,
     /// Below this share of random writes the next stream goes past the buffer.
     pub low: Share,
-    /// Whether which way is cheaper is learnt where both are known; elsewhere the marks count.
-    pub learn: bool,
     /// Whether data leaves while more comes, or only when the burst is over.
     pub pipeline: Pipeline,
     /// What becomes of a write that finds no room; without a pipeline it goes past the buffer if nothing is said.
@@ -49,7 +47,7 @@ pub enum Full {
 impl Default for Routing {
     fn default() -> Routing {
         let (high, low, pipeline) = (Share(450_000), Share(300_000), Pipeline::On);
-        Routing { mode: Mode::Buffer, stream: 128, high, low, learn: false, pipeline, full: None }
+        Routing { mode: Mode::Buffer, stream: 128, high, low, pipeline, full: None }
     }
 }
 
@@ -67,8 +65,7 @@ impl Routing {
     }
 
     pub(super) fn settings(&self) -> Result<Settings> {
-        let settings = Settings::new(self.stream, Marks::new(self.high.into(), self.low.into())?)?;
-        Ok(if self.learn { settings.learning() } else { settings })
+        Settings::new(self.stream, Marks::new(self.high.into(), self.low.into())?)
     }
 }
 
@@ -107,10 +104,7 @@ mod tests {
         let routing: Routing = toml::from_str(text).unwrap();
         let (high, low, pipeline) = (Share(500_000), Share(250_000), Pipeline::Off);
         let full = Some(Full::Wait);
-        assert_eq!(
-            routing,
-            Routing { mode: Mode::Traffic, stream: 32, high, low, learn: false, pipeline, full }
-        );
+        assert_eq!(routing, Routing { mode: Mode::Traffic, stream: 32, high, low, pipeline, full });
         for (text, full) in
             [("", Full::Wait), ("pipeline = 'off'", Full::Bypass), ("full = 'bypass'", Full::Bypass)]
         {

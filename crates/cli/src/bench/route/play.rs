@@ -77,12 +77,11 @@ fn config(scenario: &Scenario, point: Point, way: Way, dir: &Path) -> Outcome<Co
         Way::Buffer => (Mode::Buffer, Pipeline::Off),
         Way::BufferPipeline => (Mode::Buffer, Pipeline::On),
         Way::TrafficNoPipeline => (Mode::Traffic, Pipeline::Off),
-        Way::Traffic | Way::TrafficLearnt => (Mode::Traffic, Pipeline::On),
+        Way::Traffic => (Mode::Traffic, Pipeline::On),
         Way::Overflow => (Mode::Overflow, Pipeline::On),
     };
     let full = (point.capacity == 0).then_some(Full::Bypass);
-    let learn = way == Way::TrafficLearnt;
-    config.route = Routing { mode, pipeline, full, learn, stream: point.queue, ..Routing::default() };
+    config.route = Routing { mode, pipeline, full, stream: point.queue, ..Routing::default() };
     config.drain.threshold = THRESHOLD;
     config.drain.write = Bytes(scenario.here(config.drain.write).max(4096));
     Ok(config)

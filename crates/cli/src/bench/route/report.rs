@@ -151,7 +151,6 @@ fn word(way: Way) -> &'static str {
         Way::BufferPipeline => "buffer, pipeline",
         Way::TrafficNoPipeline => "traffic, no pipeline",
         Way::Traffic => "traffic",
-        Way::TrafficLearnt => "traffic, learnt",
         Way::Overflow => "overflow",
     }
 }

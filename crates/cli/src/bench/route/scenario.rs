@@ -40,8 +40,6 @@ pub(super) enum Way {
     TrafficNoPipeline,
     /// Random streams are buffered, and leave meanwhile; whoever finds no room waits.
     Traffic,
-    /// The same, and which way is cheaper is learnt.
-    TrafficLearnt,
     /// What the disks do not take at once is buffered.
     Overflow,
 }
