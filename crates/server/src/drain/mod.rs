@@ -36,6 +36,7 @@ pub(crate) use room::Room;
 pub use settings::{Draining, Hours, Verify};
 pub(crate) use shared::open_place;
 pub(crate) use talk::converse;
+pub use wish::Described;
 
 use crate::service::Service;
 use crate::union::Union;
@@ -103,9 +104,12 @@ impl Engine {
         settings: Draining,
         server: ServerId,
         servers: Vec<ServerId>,
+        described: Option<Described>,
         union: &Union,
     ) -> Result<Engine> {
         let (targets, now) = (union.ask(|backend| backend.targets()), Instant::now());
+        let told = union.ask(|backend| backend.topology());
+        let placement = Placement::new(server, targets.len(), described, told)?;
         let alpha = settings.alpha.of(&targets)?;
         let most = settings.alpha.most(&alpha) as usize;
         let workers = targets.len().saturating_mul(most).clamp(*WORKERS.start(), *WORKERS.end());
@@ -121,7 +125,7 @@ impl Engine {
         let notes = Notes { files: HashSet::new(), all: true, since: Some(now) };
         Ok(Engine {
             settings,
-            placement: Placement::new(targets.len()),
+            placement,
             workers,
             targets,
             board: Mutex::new(board),

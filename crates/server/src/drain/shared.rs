@@ -110,7 +110,6 @@ impl Service {
                 false => self.bear(union, file, &engine.wish(self, file))?,
             };
             let Some(known) = known else { return Ok(None) };
-            engine.board().touch_dirs(&known.dirs);
             let grown = self.grow_shared(union, file, size)?;
             Ok(grown.map(|(place, grown)| Born { place, grown, layout, owner: known.owner }))
         });

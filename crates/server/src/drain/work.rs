@@ -151,7 +151,6 @@ impl Engine {
             if let Some(entry) = board.files.get_mut(&file) {
                 (entry.path, entry.user) = (path.clone(), born.owner);
             }
-            board.touch_dirs(&born.dirs);
         }
         match born.kind {
             FileKind::File => Ok(Prepared::Queue(path, born.owner, layout(union, &born.path)?)),

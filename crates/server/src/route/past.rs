@@ -284,7 +284,6 @@ impl Service {
         }
         // Nobody knows how long it will be: it lies as the back end likes.
         let Some(born) = self.bear(union, file, &|_| None)? else { return Ok(None) };
-        engine.touched(&born.dirs);
         let objects = |count| {
             let pens = (0..count).map(|_| Ok(self.pen(union, file)?.map(|pen| pen.object)));
             // One that has no name any more has no pen.
