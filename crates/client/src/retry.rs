@@ -33,6 +33,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::History { .. }
         | Request::GetPolicy
         | Request::SetPolicy { .. }
+        | Request::SetRoute { .. }
         | Request::Exchange(_)
         | Request::GetLayout { .. }
         | Request::SetLayout { .. }

@@ -35,6 +35,7 @@ mod work;
 pub use alpha::Alpha;
 pub(crate) use room::Room;
 pub use settings::{Draining, Hours, Verify};
+pub(crate) use shared::open_place;
 pub(crate) use talk::converse;
 pub use wish::Described;
 
@@ -77,6 +78,8 @@ pub(crate) struct Engine {
     /// How often writers waited for room, and for how many nanoseconds.
     waits: AtomicU64,
     waited: AtomicU64,
+    /// Nanoseconds that went into putting in order what leaves.
+    indexed: AtomicU64,
     written: AtomicU64,
     freed: AtomicU64,
     /// Whether this is the last drain of this buffer.
@@ -151,6 +154,7 @@ impl Engine {
             line: Line::default(),
             waits: AtomicU64::new(0),
             waited: AtomicU64::new(0),
+            indexed: AtomicU64::new(0),
             written: AtomicU64::new(0),
             freed: AtomicU64::new(0),
             last: AtomicBool::new(false),
