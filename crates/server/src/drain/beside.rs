@@ -26,7 +26,7 @@ impl Engine {
         let (stopping, begin) = (service.stopping(), Instant::now());
         let mut board = self.board();
         while !board.enter(target, Instant::now()) {
-            let crowded = board.places.are_shared() && begin.elapsed() >= PATIENCE;
+            let crowded = !board.places.is_alone() && begin.elapsed() >= PATIENCE;
             if crowded || *stopping.borrow() {
                 return false;
             }

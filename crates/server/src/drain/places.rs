@@ -173,11 +173,6 @@ impl Places {
         self.held.keys().copied().collect()
     }
 
-    /// Whether other servers write to the same targets.
-    pub(super) fn are_shared(&self) -> bool {
-        self.terms.servers.len() > 1
-    }
-
     /// Whether this server may write to a target now, for whatever job.
     pub(super) fn may_write(&self, target: TargetId) -> bool {
         self.held.keys().any(|(_, held)| *held == target)
