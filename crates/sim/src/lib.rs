@@ -20,6 +20,7 @@
 
 mod drains;
 mod failures;
+mod foresight;
 pub mod figures;
 mod hops;
 mod placement;

@@ -120,6 +120,11 @@ impl Ranges {
         before.into_iter().chain(self.pieces.from(offset))
     }
 
+    /// Reads what is read when a piece comes or goes.
+    pub(super) fn glance(&self) -> usize {
+        self.iter().next().map_or(0, |piece| piece.span.start as usize)
+    }
+
     fn overlapping(&self, span: Span) -> Vec<Piece> {
         self.from(span.start).take_while(|piece| piece.span.start < span.end).copied().collect()
     }

@@ -178,6 +178,11 @@ impl Book {
         self.slots[slot].queue.front().map(|request| request.cost)
     }
 
+    /// Reads what is read when something of a job comes or goes.
+    pub(super) fn glance(&self, slot: usize) -> usize {
+        self.head(slot).map_or(0, |cost| cost.0 as usize)
+    }
+
     pub(super) fn waiting(&self) -> usize {
         self.waiting
     }

@@ -91,6 +91,11 @@ impl Scheduler for Stride {
         self.book.waiting()
     }
 
+    fn glance(&self, job: JobId) -> usize {
+        let slot = self.book.slot(job);
+        self.book.glance(slot) + self.tree.glance(slot)
+    }
+
     fn take_all(&mut self) -> Vec<Request> {
         for slot in self.book.members().collect::<Vec<_>>() {
             if self.book.head(slot).is_some() {

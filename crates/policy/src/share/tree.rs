@@ -27,6 +27,10 @@ pub(super) trait Pick: Default {
     fn charge(&mut self, place: usize, cost: f64);
     /// How many are awake.
     fn awake(&self) -> usize;
+    /// Reads what is read when a child is chosen.
+    fn glance(&self, _place: usize) -> usize {
+        self.awake()
+    }
 }
 
 const ROOT: u32 = 0;
@@ -296,6 +300,18 @@ impl<P: Pick> Tree<P> {
             parent.pick.charge(link.place as usize, cost);
             link = parent.link;
         }
+    }
+
+    /// Reads what is read when a job's turn comes or goes.
+    pub(super) fn glance(&self, slot: usize) -> usize {
+        let (mut seen, mut link) = (0, self.leaves.get(slot).copied().unwrap_or(LOOSE));
+        while link.parent != NONE {
+            let parent = &self.nodes[link.parent as usize];
+            let place = link.place as usize;
+            seen += parent.pick.glance(place) + usize::from(matches!(parent.children[place], Child::Nobody));
+            link = parent.link;
+        }
+        seen
     }
 
     /// How many jobs are awake.
