@@ -45,7 +45,7 @@ pub(crate) struct Lane {
 impl Lane {
     /// Reads what every piece meets here.
     pub(crate) fn glance(&self) {
-        black_box((self.waiting, self.filled, self.told, self.held.first().map(|held| held.target)));
+        black_box((self.waiting, self.filled, self.told, self.held.len()));
     }
 }
 

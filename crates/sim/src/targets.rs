@@ -9,6 +9,7 @@ use forebay_policy::device::{Target, Work};
 use forebay_policy::drain::{BatchId, TargetId};
 use forebay_policy::share::Tick;
 use std::collections::VecDeque;
+use std::hint::black_box;
 
 /// Who waits for a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +48,11 @@ pub(crate) struct Bay {
 }
 
 impl Bay {
+    /// Reads what every write meets here.
+    pub(crate) fn glance(&self) {
+        black_box((self.works.front(), self.due, self.target.writers()));
+    }
+
     pub(crate) fn forget_due(&mut self) {
         self.due = None;
     }

@@ -1,6 +1,7 @@
 //! The machine at work.
 
 use crate::drains::Lane;
+use crate::foresight::Sight;
 use crate::hops::Hops;
 use crate::processes::{Process, Task};
 use crate::queue::{Event, Queue, Slab};
@@ -19,6 +20,7 @@ pub struct World {
     pub(crate) queue: Queue,
     /// What happens next, as far as it was looked at.
     near: Vec<Event>,
+    sights: Vec<Sight>,
     pub(crate) dice: Dice,
     pub(crate) hops: Hops,
     pub(crate) processes: Vec<Process>,
@@ -68,6 +70,7 @@ impl World {
             now: Tick(0),
             queue: Queue::default(),
             near: Vec::new(),
+            sights: Vec::new(),
             dice: Dice::new(seed),
             hops,
             running: jobs.len(),
@@ -116,8 +119,9 @@ impl World {
             let mut near = std::mem::take(&mut self.near);
             near.clear();
             near.extend(self.queue.go_on().iter().map(|&(_, event)| event));
-            self.foresee(&near);
-            self.near = near;
+            let mut sights = std::mem::take(&mut self.sights);
+            self.foresee(&near, &mut sights);
+            (self.near, self.sights) = (near, sights);
         }
         let Some((at, event)) = self.queue.pop() else { return false };
         if self.plan.until.is_some_and(|until| at > until) {

@@ -103,6 +103,22 @@ impl<K: Ord + Copy, V> Few<K, V> {
         side.into_iter().flatten().map(|(_, value)| value).chain(tree.into_iter().flatten())
     }
 
+    /// The last of all.
+    pub(super) fn last(&self) -> Option<&V> {
+        match self {
+            Few::Side(list) => list.last().map(|(_, value)| value),
+            Few::Tree(tree) => tree.values().next_back(),
+        }
+    }
+
+    /// Where it is kept.
+    pub(super) fn glance(&self) -> usize {
+        match self {
+            Few::Side(list) => list.len(),
+            Few::Tree(tree) => tree.len(),
+        }
+    }
+
     /// The last before a key.
     pub(super) fn before(&self, key: K) -> Option<&V> {
         match self {

@@ -70,9 +70,10 @@ pub trait Scheduler: Send {
     fn waiting(&self) -> usize;
 
     /// Reads what a decision about a job will read, and decides nothing: who has thousands of schedulers looks at those it
-    /// will ask next, and waits once for memory instead of once for each. Says nothing of meaning.
-    fn glance(&self, job: JobId) -> usize {
-        let _ = job;
+    /// will ask next, one step with all of them and then another, and waits for memory once for all. Each step, from 0 to 3,
+    /// reads what the one before has found. Says nothing of meaning.
+    fn glance(&self, job: JobId, step: usize) -> usize {
+        let _ = (job, step);
         self.waiting()
     }
 

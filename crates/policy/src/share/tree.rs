@@ -303,15 +303,25 @@ impl<P: Pick> Tree<P> {
     }
 
     /// Reads what is read when a job's turn comes or goes.
-    pub(super) fn glance(&self, slot: usize) -> usize {
-        let (mut seen, mut link) = (0, self.leaves.get(slot).copied().unwrap_or(LOOSE));
-        while link.parent != NONE {
+    pub(super) fn glance(&self, slot: usize, step: usize) -> usize {
+        let mut link = self.leaves.get(slot).copied().unwrap_or(LOOSE);
+        let mut seen = self.nodes[ROOT as usize].pick.awake();
+        while step > 1 && link.parent != NONE {
             let parent = &self.nodes[link.parent as usize];
             let place = link.place as usize;
-            seen += parent.pick.glance(place) + usize::from(matches!(parent.children[place], Child::Nobody));
+            seen += parent.children.len() + parent.pick.awake();
+            if step > 2 {
+                let child = matches!(parent.children[place], Child::Nobody);
+                seen += parent.pick.glance(place) + usize::from(child);
+            }
             link = parent.link;
         }
-        seen
+        seen + link.place as usize
+    }
+
+    /// How many nodes and leaves there are.
+    pub(super) fn size(&self) -> usize {
+        self.nodes.len() + self.leaves.len()
     }
 
     /// How many jobs are awake.
