@@ -20,8 +20,8 @@
 
 mod drains;
 mod failures;
-mod foresight;
 pub mod figures;
+mod foresight;
 mod hops;
 mod placement;
 mod processes;

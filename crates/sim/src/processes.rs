@@ -366,7 +366,8 @@ impl World {
 /// A request, cut where another server begins.
 fn pieces(span: Span, size: u64) -> impl Iterator<Item = Span> {
     let cut = move |start: u64| (start / size + 1).saturating_mul(size).min(span.end);
-    let starts = std::iter::successors(Some(span.start), move |&start| Some(cut(start)).filter(|&end| end < span.end));
+    let starts =
+        std::iter::successors(Some(span.start), move |&start| Some(cut(start)).filter(|&end| end < span.end));
     starts.map(move |start| Span::new(start, cut(start)))
 }
 

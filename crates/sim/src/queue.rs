@@ -76,7 +76,10 @@ impl Queue {
             return;
         }
         let place = self.past + self.near[self.past..].partition_point(|&(other, _)| other <= at.0);
-        assert!(place > self.past || self.past == 0 || self.near[self.past - 1].0 <= at.0, "planned for the past");
+        assert!(
+            place > self.past || self.past == 0 || self.near[self.past - 1].0 <= at.0,
+            "planned for the past"
+        );
         self.near.insert(place, (at.0, event));
         if self.near.len() - self.past > MOST_NEAR && place < self.near.len() - 1 {
             self.put_off();

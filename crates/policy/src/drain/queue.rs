@@ -181,7 +181,10 @@ impl Drain {
             1 => {
                 let flies = self.flying.values().next().map_or(0, |flight| flight.span.start as usize);
                 let spans = self.spans.values().next().map_or(0, |&(_, end)| end as usize);
-                return flies + spans + usize::from(self.layouts.contains(file)) + usize::from(files().is_some());
+                return flies
+                    + spans
+                    + usize::from(self.layouts.contains(file))
+                    + usize::from(files().is_some());
             }
             2 => files().and_then(|files| files.get(file)).map(Layer::bytes),
             _ => files().and_then(|files| files.get(file)).map(Ranges::glance),

@@ -122,7 +122,8 @@ impl Ranges {
 
     /// Reads what is read when a piece comes or goes.
     pub(super) fn glance(&self) -> u64 {
-        self.pieces.last().map_or(0, |piece| piece.span.end) + self.iter().next().map_or(0, |piece| piece.span.end)
+        self.pieces.last().map_or(0, |piece| piece.span.end)
+            + self.iter().next().map_or(0, |piece| piece.span.end)
     }
 
     fn overlapping(&self, span: Span) -> Vec<Piece> {
