@@ -53,6 +53,11 @@ impl<'a> Table<'a> {
         self.file.wrong(&self.span, &format!("{}{key}", self.path), format!("missing: {help}"))
     }
 
+    /// The keys that were not taken yet, and where they stand.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (&str, Range<usize>)> {
+        self.left.keys().map(|key| (key.get_ref().as_ref(), key.span()))
+    }
+
     /// All that is left, with the names of the keys.
     pub(crate) fn all(self) -> Vec<(String, Value<'a>)> {
         let (file, path) = (self.file, self.path);

@@ -60,7 +60,8 @@ impl World {
             Event::Served(number) => {
                 let Request { process, server, span, .. } = *self.requests.get(number);
                 let (job, file) = (self.processes[process as usize].job, self.file(process));
-                let target = self.layout(file).cut(span).next().map_or(TargetId(0), |(target, _)| target);
+                let layout = (!self.bays.is_empty()).then(|| self.layout(file));
+                let target = layout.and_then(|layout| Some(layout.cut(span).next()?.0)).unwrap_or_default();
                 let job = Some((job, self.jobs[job as usize].id));
                 sights.push(Sight { server, lane: None, job, target, file });
                 self.servers[usize::from(server)].lanes.iter().for_each(|berth| {

@@ -54,6 +54,8 @@ pub(crate) struct Queue {
     /// What happens next, in order; and how many of these have been.
     near: Vec<(u64, Event)>,
     past: usize,
+    /// When the last of them was.
+    now: u64,
     /// Everything up to this moment is near.
     last: u64,
     count: usize,
@@ -63,23 +65,23 @@ pub(crate) struct Queue {
 impl Default for Queue {
     fn default() -> Queue {
         let buckets = std::array::from_fn(|_| Vec::new());
-        Queue { buckets, near: Vec::new(), past: 0, last: 0, count: 0, most: 0 }
+        Queue { buckets, near: Vec::new(), past: 0, now: 0, last: 0, count: 0, most: 0 }
     }
 }
 
 impl Queue {
     pub(crate) fn plan(&mut self, at: Tick, event: Event) {
+        assert!(at.0 >= self.now, "an event is planned for the past");
         self.count += 1;
         self.most = self.most.max(self.count);
         if at.0 > self.last {
             self.buckets[bucket(self.last, at.0)].push((at.0, event));
             return;
         }
+        if self.past > MOST_NEAR {
+            self.near.drain(..std::mem::take(&mut self.past));
+        }
         let place = self.past + self.near[self.past..].partition_point(|&(other, _)| other <= at.0);
-        assert!(
-            place > self.past || self.past == 0 || self.near[self.past - 1].0 <= at.0,
-            "planned for the past"
-        );
         self.near.insert(place, (at.0, event));
         if self.near.len() - self.past > MOST_NEAR && place < self.near.len() - 1 {
             self.put_off();
@@ -88,6 +90,7 @@ impl Queue {
 
     pub(crate) fn pop(&mut self) -> Option<(Tick, Event)> {
         let &(at, event) = self.near.get(self.past)?;
+        self.now = at;
         self.past += 1;
         self.count -= 1;
         Some((Tick(at), event))
@@ -243,6 +246,25 @@ mod tests {
         let planned = |event: Event| if let Event::Start(number) = event { number } else { u32::MAX };
         let key = |&(at, event): &(Tick, Event)| (at, planned(event));
         assert!(all.windows(2).all(|pair| key(&pair[0]) < key(&pair[1])));
+    }
+
+    /// Much more comes between now and what was to be next than is kept in order.
+    #[test]
+    fn too_much_that_is_near_is_put_off_and_still_comes_in_order() {
+        let (mut queue, mut dice) = (Queue::default(), Dice::new(3));
+        queue.plan(Tick(1 << 30), Event::Start(0));
+        queue.plan(Tick((1 << 30) + 9), Event::Start(1));
+        assert_eq!(next(&mut queue), Some((Tick(1 << 30), Event::Start(0))));
+        for number in 2..10_000 {
+            queue.plan(Tick((1 << 30) + dice.below(2_000)), Event::Start(number));
+        }
+        let mut all: Vec<(Tick, u32)> = Vec::new();
+        while let Some((at, Event::Start(number))) = next(&mut queue) {
+            all.push((at, number));
+            assert!(queue.near.len() <= 2 * MOST_NEAR, "{} are near", queue.near.len());
+        }
+        assert_eq!(all.len(), 9_999);
+        assert!(all.is_sorted());
     }
 
     #[test]

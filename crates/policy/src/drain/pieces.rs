@@ -64,3 +64,21 @@ impl<'a> IntoIterator for &'a Pieces {
         self.iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_model::{Span, Stamp};
+
+    #[test]
+    fn one_or_many_are_the_same_to_who_reads_them() {
+        let piece = |at: u64| Piece { span: Span::new(at, at + 1), stamp: Stamp(at) };
+        for count in 0..4 {
+            let wanted: Vec<Piece> = (0..count).map(piece).collect();
+            let pieces: Pieces = wanted.iter().copied().collect();
+            assert_eq!((&*pieces, pieces.clone()), (&wanted[..], pieces.clone()));
+            assert!((&pieces).into_iter().eq(&wanted));
+        }
+        assert_ne!(Pieces::from_iter([piece(1)]), Pieces::default());
+    }
+}
