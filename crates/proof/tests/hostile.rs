@@ -20,8 +20,8 @@ const MALLORY: u32 = 6666;
 
 fn host() -> Host {
     let mut plan = Plan::new(Medium::Memory, Bytes::mib(64), Bytes::mib(1));
-    plan.reservation = Duration::from_millis(500);
-    plan.handshake = Duration::from_millis(500);
+    plan.reservation = Duration::from_secs(5);
+    plan.handshake = Duration::from_secs(5);
     Host::new(PROGRAM, plan)
 }
 

@@ -40,7 +40,9 @@ impl Writer {
         loop {
             let file = self.dice.below(SHAPES.len() as u64) as usize;
             if let Err(error) = self.act(client, file, &mut open[file]) {
-                assert_eq!(error.kind(), ErrorKind::Unreachable, "writer {}: {error}", self.number);
+                // Sessions are short: on a slow machine one may be over before its next request.
+                let over = error.to_string().contains("session has ended");
+                assert!(over || error.kind() == ErrorKind::Unreachable, "writer {}: {error}", self.number);
                 return;
             }
         }

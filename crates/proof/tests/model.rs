@@ -70,7 +70,7 @@ const APPENDERS: u64 = 4;
 /// The common file grows no further.
 const LONGEST: u64 = 24 << 20;
 /// Clients that were silent for so long are gone, and what they had removed is buried.
-const SILENCE: Duration = Duration::from_secs(3);
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// What one client knows about its appends: where each went, or that nobody knows.
 type Appended = BTreeMap<u64, Option<u64>>;

@@ -156,7 +156,7 @@ fn play_side_by_side(count: u16, part: u64) {
     let seeded = Seeded::new();
     let mut dice = seeded.dice(part);
     let mut plan = Plan::new(Medium::Disk, Bytes::mib(128), Bytes::mib(4));
-    plan.session = Duration::from_secs(3);
+    plan.session = Duration::from_secs(10);
     let mut fleet = Fleet::new(PROGRAM, count, plan);
     let reader = fleet.client(0, By::Unix);
     reader.mkdir("/common", 0o777).unwrap();

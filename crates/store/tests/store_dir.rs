@@ -209,14 +209,17 @@ fn random_kills_inside_making_replacing_and_removing_leave_what_can_be_gone_on_w
     make_replace_and_remove(&dir);
     let cycle = start.elapsed().as_millis() as u64;
     let mut replaced = 0;
-    for round in rounds(25) {
+    for round in rounds(400) {
+        if round >= 25 && replaced > 0 && std::env::var_os("FOREBAY_SOAK_SECONDS").is_none() {
+            break;
+        }
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child_makes_replaces_and_removes_until_it_is_killed"])
             .env(CHILD_DIR, &dir)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(5 + dice.below(2 * cycle)));
+        std::thread::sleep(Duration::from_millis(5 + dice.below(2 * cycle * (1 + round / 25))));
         child.kill().unwrap();
         let ended = child.wait().unwrap();
         assert_eq!(ended.code(), None, "round {round}: it went on until it was killed");

@@ -61,7 +61,7 @@ fn jobs_get_the_same_parts_from_the_daemon_and_in_the_simulator() {
         world.write("live.toml", live(policy));
         world.write("sim.toml", simulated(policy));
         // Whatever else runs on this machine can only drive them apart: the closest of a few runs counts.
-        let runs: Vec<(f64, String)> = (0..4)
+        let runs: Vec<(f64, String)> = (0..12)
             .scan(false, |met, _| {
                 let run = (!*met).then(|| apart(&world))?;
                 *met = run.0 < 0.05;
@@ -119,7 +119,7 @@ fn the_daemon_drains_as_fast_as_the_simulator_says() {
     // Whatever else runs on this machine only makes a drain take longer: the shortest of a few counts. What it takes to
     // begin and to end is the same for few files and for many.
     let (mut shortest, mut seen) = ([f64::MAX; 2], Vec::new());
-    for run in 0..5 {
+    for run in 0..15 {
         for (shortest, files) in shortest.iter_mut().zip(LOTS) {
             *shortest = shortest.min(live_drain(&world, run, files));
         }

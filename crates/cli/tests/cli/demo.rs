@@ -47,9 +47,12 @@ fn an_interrupted_demo_cleans_up() {
     std::fs::create_dir(world.path("tmp")).unwrap();
     let mut command = world.command(&["demo", "--size", "384MiB"]);
     command.env("TMPDIR", world.path("tmp")).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().unwrap();
-    // Wherever it is by then: it may be anywhere between its first and its last step.
-    std::thread::sleep(Duration::from_millis(400));
+    let mut child = command.spawn().unwrap();
+    // Wherever it is by then, once it has begun: it may be anywhere between its first and its last step.
+    while leftovers(&world).is_empty() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(300));
     let pid = Pid::from_child(&child);
     kill_process(pid, Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();

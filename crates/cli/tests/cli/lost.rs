@@ -88,7 +88,7 @@ impl Trio {
     /// Waits until the servers list just these files, with so many bytes of each, as lost; and these besides.
     fn await_lost(&self, expected: &BTreeMap<String, u64>, besides: &[String]) {
         let mut listed = (BTreeMap::new(), Vec::new());
-        for _ in 0..200 {
+        for _ in 0..2400 {
             let all = self.world.json(&["status", "--json"]);
             listed = (BTreeMap::new(), Vec::new());
             for (number, server) in all["servers"].as_array().expect("a list").iter().enumerate() {

@@ -78,8 +78,7 @@ async fn writers_notice_nothing_but_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stays_away_is_an_error() {
     let mut world = World::new(32);
-    let config =
-        ClientConfig { request_timeout: Duration::from_millis(300), ..world.client_config(By::Unix) };
+    let config = ClientConfig { request_timeout: Duration::from_secs(2), ..world.client_config(By::Unix) };
     let client = forebay_client::Client::connect(config).await.unwrap();
     let file = client.open("/f", OpenOptions::CREATE).await.unwrap();
     tokio::task::block_in_place(|| world.stop());

@@ -26,7 +26,7 @@ impl World {
             capacity: Bytes::mib(mib),
             region: Some(Bytes::mib(4)),
             medium: Medium::Disk,
-            listen: "127.0.0.1:0".parse().unwrap(),
+            listen: forebay_dice::address(),
             ..Config::for_store(dir.path().join("store"))
         };
         let mut world = World { _dir: dir, config, running: None };
@@ -35,12 +35,7 @@ impl World {
     }
 
     fn start(&mut self) {
-        let running = Server::start(self.config.clone()).unwrap();
-        // A restarted server is to be found where it was.
-        if let Some(address) = running.addresses().tcp {
-            self.config.listen = address;
-        }
-        self.running = Some(running);
+        self.running = Some(Server::start(self.config.clone()).unwrap());
     }
 
     pub(crate) fn stop(&mut self) {

@@ -174,9 +174,29 @@ pub(crate) async fn parts(observers: &[&Client], window: Duration) -> (HashMap<J
     (after.keys().map(|id| (*id, done(id) / total)).collect(), total / seconds)
 }
 
-/// Asserts that a job got what it was due, within 2 % of it and the two requests at the ends of the window.
-pub(crate) fn assert_due(what: &str, got: f64, due: f64, window: Duration) {
+/// Whether a job got what it was due, within 2 % of it and the two requests at the ends of the window.
+fn is_due(got: f64, due: f64, window: Duration) -> bool {
     let request = (REQUEST as u64 + OPERATION) as f64 / (RATE.0 as f64 * window.as_secs_f64());
-    let (error, allowed) = ((got - due).abs(), due * 0.02 + 2.0 * request);
-    assert!(error <= allowed, "{what}: got {:.2} %, due {:.2} %", got * 100.0, due * 100.0);
+    (got - due).abs() <= due * 0.02 + 2.0 * request
+}
+
+/// Waits for a window in which jobs get what they are due, and together at least so much a second; returns how much that
+/// was. Whatever else runs on the machine only drives shares apart and rates down: one good window of several counts.
+pub(crate) async fn fair(
+    what: &str,
+    observers: &[&Client],
+    due: &[(JobId, f64)],
+    at_least: f64,
+    window: Duration,
+) -> f64 {
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        let (got, rate) = parts(observers, window).await;
+        let part = |id: &JobId| got.get(id).copied().unwrap_or(0.0);
+        if rate >= at_least && due.iter().all(|(id, due)| is_due(part(id), *due, window)) {
+            return rate;
+        }
+        seen.push((got, rate));
+    }
+    panic!("{what}: due {due:?} of {at_least} a second, got {seen:?}");
 }

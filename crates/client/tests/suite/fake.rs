@@ -86,6 +86,13 @@ impl World {
         self.log().iter().filter(|entry| *entry == word).count()
     }
 
+    /// Waits until something was asked so often.
+    pub(crate) async fn asked(&self, word: &str, times: usize) {
+        while self.count(word) < times {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     fn note(&self, entry: String) {
         self.log.lock().unwrap().push(entry);
     }

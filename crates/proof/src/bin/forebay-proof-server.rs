@@ -4,12 +4,12 @@
 #![forbid(unsafe_code)]
 
 use forebay_backend::{Dir, Fault, Faulty};
+use forebay_dice::Seeded;
 use forebay_proof::{Drains, Plan, Seat};
 use forebay_server::{Mode, Server};
 use std::io::Read;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the test reads both")]
 fn main() -> ExitCode {
@@ -59,10 +59,10 @@ fn failing(backend: Dir, route: Mode) -> Faulty<Dir> {
     const CALLS: [&str; 7] = ["create", "layout", "open_to_write", "set_attr", "symlink", "write", "sync"];
     // What went past the buffer and cannot be synced is told to whoever syncs, for ever.
     let failing = if route == Mode::Buffer { &CALLS[..] } else { &CALLS[..6] };
-    let calls = AtomicU64::new(0);
+    let dice = Mutex::new(Seeded::new().dice(0));
     Faulty::new(backend, move |call| {
-        let number = calls.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
-        let fails = failing.contains(&call) && number.is_multiple_of(7);
-        fails.then_some(if number.is_multiple_of(2) { Fault::Before } else { Fault::After })
+        let mut dice = dice.lock().unwrap_or_else(PoisonError::into_inner);
+        let fails = failing.contains(&call) && dice.one_in(7);
+        fails.then_some(if dice.one_in(2) { Fault::Before } else { Fault::After })
     })
 }

@@ -63,6 +63,14 @@ impl Failures {
         (self.streak, self.pause) = (0, None);
     }
 
+    /// Somebody asks for it: it is tried at once, as often as at first.
+    pub(super) fn try_anew(&mut self, now: Instant, file: FileId) {
+        self.pause = None;
+        if let Some(failure) = self.files.get_mut(&file) {
+            (failure.tries, failure.next) = (0, now);
+        }
+    }
+
     /// It is not to be drained any more.
     pub(super) fn forget(&mut self, file: FileId) {
         self.files.remove(&file);
@@ -124,6 +132,9 @@ mod tests {
         let tries: u32 = (2..u64::from(STREAK)).map(|file| note(&mut failures, now, file)).sum();
         assert_eq!(tries, STREAK - 2);
         assert!(failures.rests(now) && !failures.rests(now + FIRST));
+        failures.try_anew(now, FileId(1));
+        assert!(!failures.rests(now) && failures.may_try(now, FileId(1)));
+        assert_eq!(note(&mut failures, now, 1), 1, "it was asked for");
         failures.made_good(FileId(1));
         assert!(!failures.rests(now) && failures.all().count() > 1);
         assert_eq!(pause(100), LONGEST);

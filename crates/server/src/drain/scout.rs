@@ -122,8 +122,9 @@ impl Engine {
             let Ok(needed) = service.needs(union, file, last) else { continue };
             let Some(need) = needed else { continue };
             let bytes: u64 = service.store.data().dirty(file).iter().map(|piece| piece.span.len()).sum();
-            let mut board = self.board();
-            board.choose(Instant::now(), file);
+            let (mut board, now) = (self.board(), Instant::now());
+            board.failures.try_anew(now, file);
+            board.choose(now, file);
             if let Some(ticket) = board.tickets.get_mut(&id) {
                 ticket.files += 1;
                 ticket.bytes += bytes;

@@ -243,6 +243,10 @@ impl Service {
             let Some(engine) = &self.drain else { return Left { bytes, tries: u32::MAX } };
             let mut board = engine.board();
             if bytes > 0 && drain {
+                if before == Stamp(u64::MAX) {
+                    // The first question about it of somebody who waits.
+                    board.failures.try_anew(now, file);
+                }
                 board.choose(now, file);
             }
             Left { bytes, tries: board.failures.tries(file) }

@@ -1,6 +1,6 @@
 //! Bringing things behind that are only here: directories first, each under a claim.
 
-use super::change::changed_behind;
+use super::change::{Spot, changed_behind};
 use super::record::{self, Home, Record};
 use super::{Union, gone_behind, is_private};
 use crate::service::Service;
@@ -87,17 +87,14 @@ impl Service {
         }
         born.path = self.dirs_behind(union, dir, &mut born.dirs)?;
         born.path.push(name.clone());
-        let (path, claimed) = (&born.path, union.claimed(file).is_some());
+        let path = &born.path;
+        self.unmake_begun(union, file, inode)?;
         match union.ask(|backend| backend.find(path))? {
             None => {}
             Some(found) if found.kind == FileKind::Directory && born.kind == FileKind::Directory => {
                 union.claim(file)?;
                 self.note_behind(union, file, (dir, name), &found)?;
                 return Ok(born);
-            }
-            // Whoever began to make this died, or was told that it had failed.
-            Some(found) if claimed && found.kind == born.kind && is_fresh(&found) => {
-                union.ask(|backend| backend.unlink(path))?;
             }
             Some(_) => return Err(taken_behind(path)),
         }
@@ -197,16 +194,8 @@ impl Service {
             if union.record(file)?.is_some() {
                 continue;
             }
-            if let Ok(inode) = self.store.names().inode(file)
-                && let Ok((dir, name)) = self.name_of(union, file, &inode)
-                && let Some(mut path) = union.path(dir)?
-            {
-                path.push(name);
-                let found = union.ask(|backend| backend.find(&path))?;
-                // A directory that is there as well is the same one, whoever made it.
-                if found.is_some_and(|found| found.kind == inode.kind() && is_fresh(&found)) {
-                    union.ask(|backend| backend.unlink(&path))?;
-                }
+            if let Ok(inode) = self.store.names().inode(file) {
+                self.unmake_begun(union, file, &inode)?;
             }
             let mut batch = Batch::default();
             Union::end_claim(file, &mut batch);
@@ -216,7 +205,40 @@ impl Service {
         Ok(())
     }
 
-    /// A name of something, and the directory that holds it.
+    /// Removes what was begun to be made of a file behind, under whatever name.
+    pub(super) fn unmake_begun(&self, union: &Union, file: FileId, inode: &Inode) -> Result<()> {
+        if union.claimed(file).is_none() || union.record(file)?.is_some() {
+            return Ok(());
+        }
+        let names = match inode.parents.as_slice() {
+            &[_] => self.name_of(union, file, inode).into_iter().collect(),
+            dirs => self.names_in_all(dirs, file)?,
+        };
+        for (dir, name) in &names {
+            if let Some((path, _)) = self.begun(union, (file, inode.kind()), Spot { dir: *dir, name })? {
+                union.ask(|backend| backend.unlink(&path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was begun to be made of a file behind, under this name: it may be there though whoever made it died, or was
+    /// told that it had failed. A directory that is there is the same one, whoever made it.
+    pub(super) fn begun(
+        &self,
+        union: &Union,
+        (file, kind): (FileId, FileKind),
+        spot: Spot<'_>,
+    ) -> Result<Option<(Vec<Name>, Found)>> {
+        if union.claimed(file).is_none() || union.record(file)?.is_some() {
+            return Ok(None);
+        }
+        let Some(mut path) = union.path(spot.dir)? else { return Ok(None) };
+        path.push(spot.name.clone());
+        let found = union.ask(|backend| backend.find(&path))?;
+        Ok(found.filter(|found| found.kind == kind && is_fresh(found)).map(|found| (path, found)))
+    }
+
     /// Where something is here, for people, and whose it is.
     pub(crate) fn path_for_people(&self, union: &Union, file: FileId) -> Result<(String, Uid)> {
         let (mut path, mut at, mut owner) = (String::new(), file, None);
@@ -230,6 +252,7 @@ impl Service {
         Ok((path, owner.unwrap_or(Uid(0))))
     }
 
+    /// A name of something, and the directory that holds it.
     fn name_of(&self, union: &Union, file: FileId, inode: &Inode) -> Result<(FileId, Name)> {
         let names = self.store.names();
         if let (Body::Directory { name: Some(name), .. }, Some(dir)) = (&inode.body, inode.parent()) {

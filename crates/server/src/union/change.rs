@@ -163,7 +163,7 @@ impl Service {
     fn plan_leaving(&self, union: &Union, plan: &mut Plan, spot: Spot<'_>, leaves: &Unlinked) -> Result<()> {
         let file = leaves.file;
         let Some(record) = union.record(file)?.filter(|record| record.lives_at(spot.dir, spot.name)) else {
-            return Ok(());
+            return self.plan_unmaking(union, plan, spot, (file, leaves.inode.kind()));
         };
         let Some(path) = union.path(file)? else {
             plan.records.remove(record::key(file));
@@ -203,15 +203,32 @@ impl Service {
         Ok(())
     }
 
-    fn other_name(&self, dirs: &[FileId], file: FileId, not: Spot<'_>) -> Result<Option<(FileId, Name)>> {
-        for &dir in dirs {
-            let names = self.store.names().names_in(dir, file)?;
-            let other = names.into_iter().find(|name| dir != not.dir || name != not.name);
-            if let Some(name) = other {
-                return Ok(Some((dir, name)));
-            }
+    /// What was begun to be made behind under a name that it loses goes with the name: otherwise it would come back.
+    fn plan_unmaking(
+        &self,
+        union: &Union,
+        plan: &mut Plan,
+        spot: Spot<'_>,
+        of: (FileId, FileKind),
+    ) -> Result<()> {
+        if let Some((path, found)) = self.begun(union, of, spot)? {
+            plan.steps.push(Step::Unlink { path, serial: found.version.serial });
         }
-        Ok(None)
+        Ok(())
+    }
+
+    fn other_name(&self, dirs: &[FileId], file: FileId, not: Spot<'_>) -> Result<Option<(FileId, Name)>> {
+        let mut names = self.names_in_all(dirs, file)?.into_iter();
+        Ok(names.find(|(dir, name)| *dir != not.dir || name != not.name))
+    }
+
+    /// The names of a file in these directories.
+    pub(super) fn names_in_all(&self, dirs: &[FileId], file: FileId) -> Result<Vec<(FileId, Name)>> {
+        let mut all = Vec::new();
+        for &dir in dirs {
+            all.extend(self.store.names().names_in(dir, file)?.into_iter().map(|name| (dir, name)));
+        }
+        Ok(all)
     }
 
     fn plan_rename(&self, union: &Union, from: Spot<'_>, to: Spot<'_>, renamed: &Renamed) -> Result<Plan> {
@@ -228,8 +245,12 @@ impl Service {
                 plan.steps.retain(|step| !matches!(step, Step::Unlink { .. } | Step::RemoveDir { .. }));
             }
         }
+        self.plan_unmaking(union, &mut plan, from, renamed.source)?;
         let target = match (&renamed.replaced, renamed.target) {
-            (None, Some((file, _))) => behind(file, to)?.map(|(record, path)| (file, record, path)),
+            (None, Some(target)) => {
+                self.plan_unmaking(union, &mut plan, to, target)?;
+                behind(target.0, to)?.map(|(record, path)| (target.0, record, path))
+            }
             _ => None,
         };
         match (source, target) {

@@ -120,6 +120,7 @@ impl Service {
             let _still = union.still();
             let record = union.record(file)?;
             let (Some(inode), Some(record), Some(path)) = (inode, record, union.path(file)?) else {
+                inode.map_or(Ok(()), |inode| self.unmake_begun(union, file, inode))?;
                 let mut batch = Batch::default();
                 Union::end_claim(file, &mut batch);
                 return union.kv.commit(batch);

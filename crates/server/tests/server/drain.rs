@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) const ROOT: FileId = FileId::ROOT;
 /// Nothing here takes as long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
 pub(crate) fn path(text: &str) -> Vec<Name> {
     text.split('/').map(name).collect()

@@ -67,7 +67,7 @@ fn a_file_without_a_name_waits_for_its_opener() {
 
 #[test]
 fn a_file_that_nobody_comes_back_for_is_removed() {
-    let mut world = World::with(|config| config.times.session = Duration::from_millis(300));
+    let mut world = World::with(|config| config.times.session = Duration::from_secs(2));
     let token = world.control().create(ROOT, "f", 0o600);
     world.data().write(token, At::Offset(0), b"lost").unwrap();
     world.control().call(Request::Unlink { dir: ROOT, name: name("f") }).unwrap();
@@ -80,7 +80,7 @@ fn a_file_that_nobody_comes_back_for_is_removed() {
 
 #[test]
 fn a_silent_client_loses_its_files_and_may_come_back() {
-    let world = World::with(|config| config.times.session = Duration::from_millis(200));
+    let world = World::with(|config| config.times.session = Duration::from_secs(2));
     let mut watcher = Raw::unix(&world.socket(), Channel::Control, 50).unwrap();
     let mut silent = world.control();
     let (kept, gone) = (silent.create(ROOT, "kept", 0o600), silent.create(ROOT, "gone", 0o600));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const ROOT: FileId = FileId::ROOT;
 const PIECE: usize = 64 << 10;
 /// Nothing here takes as long.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 fn path(text: &str) -> Vec<Name> {
     text.split('/').map(name).collect()

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const ROOT: FileId = FileId::ROOT;
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(240);
 
 /// Servers in this process, each of which can be stopped and started again.
 pub(crate) struct Fleet {

@@ -3,7 +3,6 @@
 use crate::raw::{ALICE, World};
 use forebay_model::{ErrorKind, Job, ServerId, Stamp};
 use forebay_wire::{Exchange, Reply, Request, Sharing};
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 fn sharing(world: &World) -> Sharing {
@@ -19,9 +18,7 @@ fn job(label: &str, nodes: u32) -> Job {
 
 /// A server, and another one that it talks to.
 fn pair() -> (World, World) {
-    let held = TcpListener::bind("127.0.0.1:0").unwrap();
-    let place = held.local_addr().unwrap();
-    drop(held);
+    let place = forebay_dice::address();
     let other = World::with(|config| {
         config.listen = place;
         config.server = ServerId(2);

@@ -242,3 +242,59 @@ fn a_burst_larger_than_the_buffer_passes_into_a_bucket() {
     let read = open(&mut control, "burst");
     assert!(data.read(read, MIB as u64, 1 << 20).unwrap() == pattern(1, MIB), "through the buffer");
 }
+
+#[test]
+fn what_was_made_behind_though_it_was_told_to_have_failed_never_comes_back_by_itself() {
+    type Act = fn(&mut Raw, FileId);
+    let changes: [(&str, &[&str], Act); 4] = [
+        ("removed", &[], |control, _| {
+            control.call(Request::Unlink { dir: ROOT, name: name("f") }).unwrap();
+            control.call(Request::Unlink { dir: ROOT, name: name("l") }).unwrap();
+        }),
+        ("moved", &["g", "m"], |control, _| {
+            rename(control, "f", "g");
+            rename(control, "l", "m");
+        }),
+        ("replaced", &["f"], |control, _| rename(control, "l", "f")),
+        ("left one name for another", &["g", "l"], |control, file| {
+            control.call(Request::Link { file, dir: ROOT, name: name("g") }).unwrap();
+            control.call(Request::Unlink { dir: ROOT, name: name("f") }).unwrap();
+        }),
+    ];
+    for (what, left, change) in changes {
+        let (memory, broken) = (Memory::default(), Arc::new(AtomicBool::new(true)));
+        let fails = broken.clone();
+        let faulty = Faulty::new(memory.clone(), move |call| {
+            (matches!(call, "create" | "symlink") && fails.load(Ordering::Relaxed)).then_some(Fault::After)
+        });
+        let world = before(Arc::new(faulty), lazy());
+        let mut control = world.control();
+        let token = written(&world, "f", b"bytes");
+        control.call(Request::Symlink { dir: ROOT, name: name("l"), target: b"f".to_vec() }).unwrap();
+        let failed = drain(&mut control, None);
+        assert!(failed.ticket.is_some_and(|ticket| ticket.failed == 2), "{what}: {failed:?}");
+        assert!(["f", "l"].iter().all(|text| memory.find(&path(text)).unwrap().is_some()), "{what}");
+        change(&mut control, token.file);
+        broken.store(false, Ordering::Relaxed);
+        let there = |memory: &Memory| {
+            let mut names = Vec::new();
+            memory.list(&[], &mut |name| names.push(name.to_string())).unwrap();
+            names.sort();
+            names
+        };
+        for text in there(&memory) {
+            assert!(left.contains(&text.as_str()), "{what}: {text} is still behind");
+        }
+        let report = drain(&mut control, None);
+        assert!(report.ticket.is_some_and(|ticket| ticket.failed == 0), "{what}: {report:?}");
+        assert_eq!(there(&memory), left, "{what}");
+        for text in ["f", "g", "l", "m"] {
+            assert_eq!(control.walk(text).is_ok(), left.contains(&text), "{what}: {text}");
+        }
+    }
+}
+
+fn rename(control: &mut Raw, from: &str, to: &str) {
+    let (from, to, mode) = (name(from), name(to), RenameMode::Replace);
+    control.call(Request::Rename { dir: ROOT, name: from, to_dir: ROOT, to_name: to, mode }).unwrap();
+}
