@@ -112,10 +112,6 @@ impl<'a> Value<'a> {
         self.file.wrong(&self.value.span(), &self.key, text)
     }
 
-    pub(crate) fn span(&self) -> Range<usize> {
-        self.value.span()
-    }
-
     pub(crate) fn number(&self) -> Result<f64, Error> {
         let digits = match self.value.get_ref() {
             DeValue::Integer(n) => n.to_string().replace('_', ""),

@@ -134,11 +134,15 @@ impl Queue {
         self.buckets[first] = events;
     }
 
-    /// Too much is near: puts off what does not have to be.
+    /// Too much is near: puts off what does not have to be. That happens when things have come eight times as thick as
+    /// they were, so it happens seldom.
     fn put_off(&mut self) {
-        self.last = self.near[self.past + NEAR].0;
+        let last = std::mem::replace(&mut self.last, self.near[self.past + NEAR].0);
         let later = self.near.partition_point(|&(at, _)| at <= self.last);
-        for (at, event) in self.near.drain(later..) {
+        let mut off = self.near.split_off(later);
+        // What differs from the one and from the other moment in the same bit stays where it is.
+        self.buckets[..=bucket(self.last, last)].iter_mut().for_each(|bucket| off.append(bucket));
+        for (at, event) in off {
             self.buckets[bucket(self.last, at)].push((at, event));
         }
     }
@@ -265,6 +269,29 @@ mod tests {
         }
         assert_eq!(all.len(), 9_999);
         assert!(all.is_sorted());
+    }
+
+    /// Things come thicker and thicker, now near and now far.
+    #[test]
+    fn whatever_comes_in_a_storm_comes_in_order() {
+        for seed in 1..16 {
+            let (mut queue, mut dice, mut number) = (Queue::default(), Dice::new(seed), 0);
+            let mut plan = |queue: &mut Queue, at: u64| {
+                queue.plan(Tick(at), Event::Start(number));
+                number += 1;
+                number < 30_000
+            };
+            let mut more = (0..=dice.below(3_000)).all(|_| plan(&mut queue, dice.below(1 << 20)));
+            let (mut last, mut count) = ((Tick(0), 0), 0);
+            while let Some((at, Event::Start(number))) = next(&mut queue) {
+                assert!((at, number) >= last, "seed {seed}");
+                (last, count) = ((at, number), count + 1);
+                let storm = if dice.below(50) == 0 { 400 } else { 3 };
+                let (come, bits) = (if more { dice.below(storm) } else { 0 }, dice.below(26));
+                more &= (0..come).fold(true, |_, _| plan(&mut queue, at.0 + dice.below(1 << bits)));
+            }
+            assert_eq!(count, number, "seed {seed}");
+        }
     }
 
     #[test]
