@@ -1,20 +1,31 @@
 //! What placement adds to the creation of files: `cargo run --release -p forebay-backend --example place_overhead [DIR]`.
 //!
 //! Files of one stripe on a stripe set of eight directories (in `/dev/shm` if no other directory is given), created as the
-//! back end likes and with a target that is chosen for each, in turns; the fastest of several rounds counts, because
-//! whatever else the machine does only adds.
+//! back end likes and with a target that is chosen for each, a few of one and a few of the other in turn, so that
+//! whatever else the machine does befalls both; medians over all rounds count, of the time and of the processor's time.
 
 #![allow(clippy::print_stdout, reason = "it prints what it found")]
 
 use forebay_backend::{Backend, Creation, Layout, Stripes};
 use forebay_model::{Gid, Name, Uid};
 use forebay_policy::place::{Job, Ledger, Limits, Pattern, Shape, Topology, Weights, Writer, place};
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 const TARGETS: u32 = 8;
-const FILES: u32 = 2000;
-const ROUNDS: u32 = 7;
+const FILES: u32 = 100;
+const ROUNDS: usize = 201;
+
+/// Seconds of a clock.
+fn at(clock: ClockId) -> f64 {
+    let now = clock_gettime(clock);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}
 
 fn main() {
     let above = std::env::args().nth(1).unwrap_or_else(|| "/dev/shm".to_owned());
@@ -43,28 +54,42 @@ fn main() {
         let layout = Layout { targets: stripes.targets.clone(), stripe: stripes.size };
         drop(backend.create_on(path, &creation, &layout).expect("a file"));
     };
-    let (mut without, mut with) = (Duration::MAX, Duration::MAX);
-    for _ in 0..ROUNDS {
-        without = without.min(round(&backend, &mut usual));
-        with = with.min(round(&backend, &mut placed));
+    let mut rounds = Vec::new();
+    for number in 0..ROUNDS {
+        // Who comes second finds what the first has warmed up.
+        let (without, with) = if number % 2 == 0 {
+            let without = round(&backend, &mut usual);
+            (without, round(&backend, &mut placed))
+        } else {
+            let with = round(&backend, &mut placed);
+            (round(&backend, &mut usual), with)
+        };
+        rounds.push((without, with));
     }
-    let each = |time: Duration| time.as_secs_f64() * 1e6 / f64::from(FILES);
-    println!("a file of one stripe, of {TARGETS} targets below {above}: microseconds");
-    println!("as the back end likes {:>8.1}", each(without));
     println!(
-        "placed                {:>8.1}  {:.2} ×",
-        each(with),
-        with.as_secs_f64() / without.as_secs_f64()
+        "a file of one stripe, of {TARGETS} targets below {above}: medians of {ROUNDS} rounds, microseconds"
     );
+    println!("                 as the back end likes    placed    × (median of the rounds' ratios)");
+    for (clock, name) in [(0, "time"), (1, "processor's time")] {
+        let of = |side: fn(&Pair) -> &[f64; 2]| median(rounds.iter().map(|pair| side(pair)[clock]).collect());
+        let ratio = median(rounds.iter().map(|(without, with)| with[clock] / without[clock]).collect());
+        let each = 1e6 / f64::from(FILES);
+        let (without, with) = (of(|pair| &pair.0) * each, of(|pair| &pair.1) * each);
+        println!("{name:<16} {without:>21.1} {with:>9.1} {ratio:>8.2}");
+    }
 }
 
-fn round(backend: &Stripes, create: &mut dyn FnMut(&[Name])) -> Duration {
+/// What a round took without placement and with it: time, and the processor's time.
+type Pair = ([f64; 2], [f64; 2]);
+
+fn round(backend: &Stripes, create: &mut dyn FnMut(&[Name])) -> [f64; 2] {
     let path = |number: u32| vec![Name::new(format!("f{number}").as_bytes()).expect("a name")];
-    let start = Instant::now();
+    let clocks = || [at(ClockId::Monotonic), at(ClockId::ProcessCPUTime)];
+    let before = clocks();
     (0..FILES).for_each(|number| create(&path(number)));
-    let took = start.elapsed();
+    let after = clocks();
     for number in 0..FILES {
         backend.unlink(&path(number)).expect("it is there");
     }
-    took
+    [after[0] - before[0], after[1] - before[1]]
 }

@@ -6,6 +6,7 @@
 use crate::told::Told;
 use crate::{Backend, Creation, Found, Layout, Object, Path, Version, acl, lustre, shown, write_zeros};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Special, Time, Uid};
+use forebay_policy::place::Description;
 use rustix::fs::{
     AtFlags, FallocateFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, Timespec, Timestamps, XattrFlags,
     chmod, chownat, fallocate, fchmod, fchown, fsetxattr, ftruncate, getxattr, linkat, mkdirat, openat2,
@@ -49,7 +50,7 @@ impl Dir {
     }
 
     /// The same, on a Lustre with these targets, whatever else says so.
-    pub fn on_lustre(path: impl Into<PathBuf>, targets: Vec<String>) -> Result<Dir> {
+    pub fn on_lustre(path: impl Into<PathBuf>, targets: Description) -> Result<Dir> {
         Ok(Dir { told: Told::Lustre(targets), ..Dir::open(path)? })
     }
 
@@ -212,6 +213,14 @@ impl Backend for Dir {
         match self.told.targets() {
             none if none.is_empty() => vec![self.path.display().to_string()],
             told => told,
+        }
+    }
+
+    fn topology(&self) -> Option<Description> {
+        match &self.told {
+            // What was true when it was opened may have changed.
+            Told::Lustre(then) => Some(lustre::on(&self.root).unwrap_or_else(|| then.clone())),
+            _ => None,
         }
     }
 

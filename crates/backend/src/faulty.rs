@@ -2,6 +2,7 @@
 
 use crate::{Backend, Creation, Found, Layout, Object, Path, Version};
 use forebay_model::{Error, ErrorKind, Gid, Name, Result, Time, Uid};
+use forebay_policy::place::Description;
 use std::sync::Arc;
 
 /// How a call goes wrong.
@@ -74,6 +75,10 @@ impl<B: Backend> Backend for Faulty<B> {
 
     fn targets(&self) -> Vec<String> {
         self.inner.targets()
+    }
+
+    fn topology(&self) -> Option<Description> {
+        self.inner.topology()
     }
 
     fn layout(&self, file: Path<'_>) -> Result<Layout> {

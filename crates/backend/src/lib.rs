@@ -29,6 +29,7 @@ pub use s3::{Access, S3};
 pub use stripes::Stripes;
 
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Time, Uid};
+use forebay_policy::place::Description;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -54,6 +55,11 @@ pub trait Backend: Send + Sync {
 
     /// The places at which bytes end up, by their numbers.
     fn targets(&self) -> Vec<String>;
+
+    /// What is known of those places: on which servers, whether they are active, how much room they have.
+    fn topology(&self) -> Option<Description> {
+        None
+    }
 
     /// Which target holds which bytes of a file.
     fn layout(&self, file: Path<'_>) -> Result<Layout>;

@@ -4,8 +4,9 @@ use crate::Layout;
 use forebay_policy::place::lov::{ATTRIBUTE, LONGEST, Lov};
 use forebay_policy::place::{Description, Server, State, Target};
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Where Lustre's parameters are, in older and newer versions.
@@ -14,16 +15,15 @@ const ROOTS: [&str; 3] = ["/proc/fs/lustre", "/sys/fs/lustre", "/sys/kernel/debu
 /// What statfs says a Lustre is.
 const MAGIC: u32 = 0x0BD0_0BD0;
 
-/// The names of the targets of the file system that something is on, by their numbers; none if it is no Lustre.
-pub(crate) fn targets(on: &impl std::os::fd::AsFd) -> Vec<String> {
-    let is_lustre = rustix::fs::fstatfs(on).is_ok_and(|found| found.f_type as u32 == MAGIC);
-    match described().filter(|_| is_lustre) {
-        None => Vec::new(),
-        Some(description) => named(&description.targets),
-    }
+/// The targets of the file system that an open directory is on; `None` if it is no Lustre, or tells nothing.
+pub(crate) fn on(root: &OwnedFd) -> Option<Description> {
+    let is_lustre = rustix::fs::fstatfs(root).is_ok_and(|found| found.f_type as u32 == MAGIC);
+    let path = fs::read_link(format!("/proc/self/fd/{}", root.as_raw_fd())).unwrap_or_default();
+    is_lustre.then(|| described(&path)).flatten()
 }
 
-fn named(targets: &[Target]) -> Vec<String> {
+/// The names of targets, by their numbers.
+pub(crate) fn named(targets: &[Target]) -> Vec<String> {
     let most = targets.iter().map(|target| target.index as usize + 1).max().unwrap_or(0);
     let mut names: Vec<String> = (0..most.min(1 << 16)).map(|number| format!("OST{number:04x}")).collect();
     for target in targets {
@@ -48,26 +48,67 @@ pub(crate) fn layout(file: &fs::File) -> Option<Layout> {
     Some(Layout { targets, stripe })
 }
 
-/// The targets of the file system on this machine, if there is one and only one.
+/// The targets of the Lustre that a path is on, as its parameters tell them. Of a path on something else: those of the
+/// only Lustre of this machine, if there is one and only one.
 #[must_use]
-pub fn described() -> Option<Description> {
-    read(&ROOTS.map(PathBuf::from))
+pub fn described(path: &Path) -> Option<Description> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    read(&ROOTS.map(PathBuf::from), mounted(&mounts, path).as_deref())
 }
 
-fn read(roots: &[PathBuf]) -> Option<Description> {
-    let lists = roots.iter().flat_map(|root| entries(&root.join("lov")));
-    let mut lists: Vec<String> =
-        lists.filter_map(|dir| fs::read_to_string(dir.join("target_obd")).ok()).collect();
-    lists.sort();
-    lists.dedup();
+/// The name of the Lustre that a path is on: `scratch` of a mount such as `10.0.0.1@tcp:/scratch`.
+fn mounted(mounts: &str, path: &Path) -> Option<String> {
+    let mount = |line: &str| {
+        let (before, after) = line.split_once(" - ")?;
+        let point = before.split(' ').nth(4)?.replace("\\040", " ");
+        let mut after = after.split(' ');
+        let (kind, source) = (after.next()?.to_owned(), after.next()?.to_owned());
+        path.starts_with(&point).then_some((point.len(), kind, source))
+    };
+    // Of two at one place the later one is seen.
+    let (_, kind, source) = mounts.lines().filter_map(mount).max_by_key(|(length, ..)| *length)?;
+    let (_, name) = source.split_once(":/")?;
+    (kind == "lustre").then(|| name.split('/').next().unwrap_or(name).to_owned())
+}
+
+fn read(roots: &[PathBuf], name: Option<&str>) -> Option<Description> {
+    let starts = |path: &Path| {
+        let found = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.is_none_or(|name| found.starts_with(&format!("{name}-")))
+    };
+    let all = |kind: &str| -> Vec<PathBuf> {
+        roots.iter().flat_map(|root| entries(&root.join(kind))).filter(|path| starts(path)).collect()
+    };
+    let clients = all("osc");
+    let lists = all("lov").into_iter().filter_map(|dir| fs::read_to_string(dir.join("target_obd")).ok());
+    let mut lists: BTreeSet<String> = lists.collect();
+    if lists.is_empty() {
+        lists.extend(listed(&clients));
+    }
     // Of several file systems nobody knows which is meant.
-    let [list] = &lists[..] else { return None };
-    let clients: Vec<PathBuf> = roots.iter().flat_map(|root| entries(&root.join("osc"))).collect();
+    let list = lists.first().filter(|_| lists.len() == 1)?;
     let targets: Vec<Target> = list.lines().filter_map(|line| target(line, &clients)).collect();
     let servers: BTreeSet<&String> = targets.iter().map(|target| &target.server).collect();
     let server = |name: &String| Server { name: name.clone(), capacity: None };
     let servers = servers.into_iter().map(server).collect();
     (!targets.is_empty()).then_some(Description { servers, targets, ..Description::default() })
+}
+
+/// The same lists from what everybody may read, where only root may read them: a client of each target, such as
+/// `scratch-OST000a-osc-ffff8800`.
+fn listed(clients: &[PathBuf]) -> Vec<String> {
+    let mut lists: BTreeMap<String, BTreeMap<u32, String>> = BTreeMap::new();
+    for client in clients {
+        let name = client.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some((target, _)) = name.split_once("-osc-") else { continue };
+        let Some((system, number)) = target.rsplit_once("-OST") else { continue };
+        let Ok(index) = u32::from_str_radix(number, 16) else { continue };
+        let active = fs::read_to_string(client.join("active")).is_ok_and(|text| text.trim() == "1");
+        let state = if active { "ACTIVE" } else { "INACTIVE" };
+        let line = format!("{index}: {target}_UUID {state}\n");
+        lists.entry(system.to_owned()).or_default().insert(index, line);
+    }
+    lists.into_values().map(|lines| lines.into_values().collect()).collect()
 }
 
 fn entries(dir: &Path) -> Vec<PathBuf> {
@@ -109,7 +150,7 @@ mod tests {
             fs::write(path, text).expect("a file");
         };
         let roots = [dir.path().join("proc"), dir.path().join("sys")];
-        assert_eq!(read(&roots), None);
+        assert_eq!(read(&roots, None), None);
         let list = "0: s-OST0000_UUID ACTIVE\n1: s-OST0001_UUID INACTIVE\n7: s-OST0007_UUID ACTIVE\n";
         write("proc/lov/s-clilov-ffff/target_obd", list);
         for (number, server) in
@@ -117,8 +158,16 @@ mod tests {
         {
             write(&format!("sys/osc/s-OST{number}-osc-ffff/ost_conn_uuid"), &format!("{server}\n"));
             write(&format!("sys/osc/s-OST{number}-osc-ffff/kbytesavail"), "4\n");
+            let active = if number == "0001" { "0\n" } else { "1\n" };
+            write(&format!("sys/osc/s-OST{number}-osc-ffff/active"), active);
         }
-        let found = read(&roots).expect("a file system");
+        let found = read(&roots, None).expect("a file system");
+        assert_eq!(
+            read(&roots[1..], Some("s")).as_ref(),
+            Some(&found),
+            "without the list that only root reads"
+        );
+        assert_eq!(read(&roots, Some("t")), None);
         let targets: Vec<_> =
             found.targets.iter().map(|t| (t.index, t.server.as_str(), t.state, t.free)).collect();
         assert_eq!(
@@ -133,6 +182,25 @@ mod tests {
         let names = named(&found.targets);
         assert_eq!((names.len(), names[2].as_str(), names[7].as_str()), (8, "OST0002", "s-OST0007"));
         write("proc/lov/other-clilov-ffff/target_obd", "0: o-OST0000_UUID ACTIVE\n");
-        assert_eq!(read(&roots), None, "nobody knows which");
+        assert_eq!(read(&roots, None), None, "nobody knows which");
+        assert_eq!(read(&roots, Some("s")).as_ref(), Some(&found));
+    }
+
+    #[test]
+    fn a_path_tells_which_file_system_is_meant() {
+        let mounts = "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
+                      40 22 0:50 / /scratch rw - lustre 10.0.0.1@tcp:10.0.0.2@tcp:/fast rw,flock\n\
+                      41 22 0:51 / /home rw - lustre 10.0.0.1@tcp:/home/all rw\n\
+                      42 40 0:52 / /scratch/my\\040node rw - tmpfs none rw\n";
+        for (path, name) in [
+            ("/scratch/x/y", Some("fast")),
+            ("/scratch", Some("fast")),
+            ("/scratches", None),
+            ("/home/me", Some("home")),
+            ("/scratch/my node/x", None),
+            ("/", None),
+        ] {
+            assert_eq!(mounted(mounts, Path::new(path)).as_deref(), name, "{path}");
+        }
     }
 }

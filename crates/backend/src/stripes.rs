@@ -13,12 +13,14 @@ use rustix::fs::{Timespec, Timestamps, XattrFlags, fgetxattr, fsetxattr, ftrunca
 use rustix::io::Errno;
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 const OBJECTS: &[u8] = b".objects";
 const ATTRIBUTE: &str = "user.forebay.layout";
 const STRIPE: u64 = 1 << 20;
 /// The longest layout that is read.
 const LONGEST: usize = 64 << 10;
+const LAST_NANO: u32 = 999_999_999;
 
 /// A stripe set.
 pub struct Stripes {
@@ -292,6 +294,8 @@ impl Backend for Stripes {
         let head = self.names().to_write(file)?;
         let plan = self.plan(file, &head)?;
         let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        // If only some parts are cut, what was read before is not what is there.
+        touch(&head).map_err(|errno| unusable(file, errno))?;
         for part in 0..plan.count {
             self.dirs[plan.dir(part, self.dirs.len())].truncate(&plan.object(), plan.length(part, size))?;
         }
@@ -380,6 +384,17 @@ impl Object for StripedObject {
     }
 }
 
+/// Gives a head a time after its own, whatever the clock says: that of a file system ticks slowly.
+fn touch(head: &File) -> rustix::io::Result<()> {
+    let Time { secs, nanos } = version(&look(head)?).mtime;
+    let next = (secs + i64::from(nanos == LAST_NANO), (nanos + 1) % (LAST_NANO + 1));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (secs, nanos) = next.max((now.as_secs() as i64, now.subsec_nanos()));
+    let last_access = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    let last_modification = Timespec { tv_sec: secs, tv_nsec: i64::from(nanos) };
+    futimens(head, &Timestamps { last_access, last_modification })
+}
+
 fn unusable(file: Path<'_>, errno: Errno) -> Error {
     let text =
         format!("{} cannot be striped: {errno}: the first directory must take user attributes", shown(file));
@@ -389,6 +404,35 @@ fn unusable(file: Path<'_>, errno: Errno) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What was read before a cut that failed half way is never taken for what is there.
+    #[test]
+    fn a_cut_that_fails_half_way_is_seen_to_have_changed_the_file() {
+        let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let stripes = Stripes::open(dirs.iter().map(|dir| dir.path().to_str().unwrap())).unwrap();
+        let (file, me) = ([Name::new("f").unwrap()], rustix::process::geteuid().as_raw());
+        let creation = Creation { owner: (Uid(me), Gid(me)), mode: 0o600, stripes: None };
+        let layout = Layout { targets: vec![0, 1, 2], stripe: 4 };
+        let object = stripes.create_on(&file, &creation, &layout).unwrap();
+        object.write_at(0, &[b"0123456789abcdef"]).unwrap();
+        // As far ahead as a clock that was set wrong.
+        let ahead = Time { secs: 1 << 33, nanos: LAST_NANO };
+        stripes.set_attr(&file, creation.owner, creation.mode, ahead).unwrap();
+        let before = object.version().unwrap();
+        let second =
+            std::fs::read_dir(dirs[1].path().join(".objects")).unwrap().next().unwrap().unwrap().path();
+        let aside = dirs[1].path().join("aside");
+        std::fs::rename(&second, &aside).unwrap();
+        std::fs::create_dir(&second).unwrap();
+        stripes.truncate(&file, 0).unwrap_err();
+        std::fs::remove_dir(&second).unwrap();
+        std::fs::rename(&aside, &second).unwrap();
+        let after = object.version().unwrap();
+        assert_eq!(after.size, before.size, "it was not cut");
+        assert_ne!(after, before);
+        assert!(stripes.truncate(&file, 2).unwrap());
+        assert_eq!(object.version().unwrap().size, 2);
+    }
 
     #[test]
     fn every_byte_has_one_place_and_lengths_add_up() {

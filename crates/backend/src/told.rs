@@ -5,6 +5,7 @@
 //! the target. Whoever tells nothing has one target.
 
 use crate::{Layout, lustre};
+use forebay_policy::place::Description;
 use rustix::fs::{fgetxattr, getxattr};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -22,8 +23,8 @@ const LONGEST: usize = 64 << 10;
 pub(crate) enum Told {
     /// Nobody.
     Nothing,
-    /// Lustre: its targets, by their numbers.
-    Lustre(Vec<String>),
+    /// Lustre: its targets.
+    Lustre(Description),
     /// GlusterFS: its bricks, or groups of them.
     Gluster(Vec<String>),
     /// CephFS: the pool.
@@ -33,9 +34,8 @@ pub(crate) enum Told {
 impl Told {
     /// What the file system of a directory tells.
     pub(crate) fn by(root: &OwnedFd) -> Told {
-        let osts = lustre::targets(root);
-        if !osts.is_empty() {
-            return Told::Lustre(osts);
+        if let Some(description) = lustre::on(root) {
+            return Told::Lustre(description);
         }
         let path = format!("/proc/self/fd/{}", root.as_raw_fd());
         let ask = |name: &str| {
@@ -58,7 +58,8 @@ impl Told {
     pub(crate) fn targets(&self) -> Vec<String> {
         match self {
             Told::Nothing => Vec::new(),
-            Told::Lustre(targets) | Told::Gluster(targets) => targets.clone(),
+            Told::Lustre(description) => lustre::named(&description.targets),
+            Told::Gluster(targets) => targets.clone(),
             Told::Ceph(pool) => vec![pool.clone()],
         }
     }
@@ -72,8 +73,9 @@ impl Told {
         };
         match self {
             Told::Nothing => None,
-            Told::Lustre(osts) => {
-                let known = |layout: &Layout| layout.targets.iter().all(|&ost| (ost as usize) < osts.len());
+            Told::Lustre(description) => {
+                let most = description.targets.iter().map(|target| target.index).max();
+                let known = |layout: &Layout| layout.targets.iter().all(|&ost| Some(ost) <= most);
                 lustre::layout(file).filter(known)
             }
             Told::Gluster(known) => {

@@ -4,6 +4,7 @@ use crate::connect::Service;
 use crate::failure::{Failure, Outcome};
 use crate::{output, view};
 use clap::{Args, Subcommand};
+use forebay_policy::route::Mode;
 use forebay_policy::share::Policy;
 
 #[derive(Subcommand)]
@@ -12,6 +13,8 @@ pub(crate) enum Command {
     Show(Show),
     /// Share by another policy from now on, on all servers
     Set(Set),
+    /// Let writes go into the buffer or past it in another way from now on, on all servers
+    Route(Route),
 }
 
 #[derive(Args)]
@@ -35,6 +38,15 @@ pub(crate) struct Set {
     service: Service,
 }
 
+#[derive(Args)]
+pub(crate) struct Route {
+    /// buffer, traffic, overflow or direct
+    #[arg(value_name = "MODE")]
+    mode: String,
+    #[command(flatten)]
+    service: Service,
+}
+
 impl Command {
     pub(crate) fn run(&self) -> Outcome {
         match self {
@@ -46,6 +58,11 @@ impl Command {
                 let policy = read("POLICY", &set.policy)?;
                 let sharing = set.service.connect()?.set_policy(&policy.to_string())?;
                 output::show(&view::Sharing::from(sharing), set.json)
+            }
+            Command::Route(route) => {
+                let mode: Mode =
+                    route.mode.parse().map_err(|error| Failure::Usage(format!("MODE: {error}")))?;
+                Ok(route.service.connect()?.set_route(mode.name())?)
             }
         }
     }

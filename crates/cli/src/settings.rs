@@ -69,8 +69,13 @@ impl Settings {
     /// Paths in the file are meant from the file's own directory.
     fn resolve(&mut self, dir: &Path) {
         let server = &mut self.server;
-        let paths =
-            [Some(&mut server.store), server.socket.as_mut(), server.key.as_mut(), self.client.key.as_mut()];
+        let paths = [
+            Some(&mut server.store),
+            server.socket.as_mut(),
+            server.key.as_mut(),
+            server.drain.topology.as_mut(),
+            self.client.key.as_mut(),
+        ];
         for path in paths.into_iter().flatten() {
             *path = dir.join(&path);
         }

@@ -4,7 +4,7 @@ use crate::failure::{Failure, Outcome};
 use crate::places::Surroundings;
 use crate::settings::Settings;
 use crate::view::Started;
-use crate::{detach, output, policy, signals};
+use crate::{detach, output, place, policy, signals};
 use clap::Args;
 use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig};
@@ -142,7 +142,9 @@ impl Up {
         let listen = asked.unwrap_or(settings.server.listen);
         let (usual, policy) = (&settings.server, self.policy.as_deref());
         let policy = policy.map_or(Ok(usual.policy.clone()), |text| policy::read("--policy", text))?;
+        let topology = settings.server.drain.topology.as_deref().map(place::described).transpose()?;
         Ok(Config {
+            topology,
             policy,
             scheduler: self.scheduler.unwrap_or(usual.scheduler),
             device_rate: self.device_rate.or(usual.device_rate),

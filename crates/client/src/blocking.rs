@@ -127,6 +127,7 @@ blocking! { Client:
     history() -> Vec<Sample>;
     policy() -> Sharing;
     set_policy(policy: &str) -> Sharing;
+    set_route(mode: &str) -> ();
     sync_all() -> ();
     drain(path: Option<&Path>, order: Option<&str>) -> DrainReport;
     drain_last() -> DrainReport;

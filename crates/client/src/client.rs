@@ -393,6 +393,19 @@ impl Client {
         }
     }
 
+    /// Lets writes go this way from now on, on all servers: `buffer`, `traffic`, `overflow` or `direct`. Only root and
+    /// the service's owner may.
+    pub async fn set_route(&self, mode: &str) -> Result<()> {
+        let request = Request::SetRoute { mode: mode.to_owned() };
+        for (_, answer) in self.by_id.service.call_all(&self.by_id.who, &request).await {
+            match answer? {
+                Reply::Done => {}
+                other => return Err(unexpected(&request, &other)),
+            }
+        }
+        Ok(())
+    }
+
     /// What every job wrote and read, second by second, as far back as the server remembers.
     pub async fn history(&self) -> Result<Vec<Sample>> {
         let mut all = Vec::new();

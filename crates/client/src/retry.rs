@@ -33,6 +33,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::History { .. }
         | Request::GetPolicy
         | Request::SetPolicy { .. }
+        | Request::SetRoute { .. }
         | Request::Exchange(_)
         | Request::GetLayout { .. }
         | Request::SetLayout { .. }
@@ -45,7 +46,11 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Number { .. }
         | Request::Map { .. }
         | Request::Read { .. } => true,
-        Request::Create { if_exists, .. } => *if_exists != IfExists::Refuse,
+        // One that its maker may not open could be made, but not opened a second time.
+        Request::Create { if_exists, mode, access, .. } => {
+            let needed = u16::from(access.read) << 8 | u16::from(access.write) << 7;
+            *if_exists != IfExists::Refuse && mode & needed == needed
+        }
         Request::SetXattr { mode, .. } => *mode == XattrMode::Any,
         Request::Write { at, .. } => matches!(at, At::Offset(_)),
         Request::MakeDir { .. }
@@ -137,8 +142,9 @@ mod tests {
     #[test]
     fn what_creates_or_removes_a_name_is_not_repeated() {
         let (dir, name) = (FileId::ROOT, Name::new("x").unwrap());
-        let create =
-            |if_exists| Request::Create { dir, name: name.clone(), mode: 0, access: Access::READ, if_exists };
+        let create_as =
+            |mode, access, if_exists| Request::Create { dir, name: name.clone(), mode, access, if_exists };
+        let create = |if_exists| create_as(0o400, Access::READ, if_exists);
         let open = |truncate| Request::Open { file: dir, access: Access::WRITE, truncate };
         for (request, expected) in [
             (Request::StatFs, true),
@@ -147,6 +153,9 @@ mod tests {
             (create(IfExists::Open), true),
             (create(IfExists::Truncate), true),
             (create(IfExists::Refuse), false),
+            (create_as(0o400, Access::BOTH, IfExists::Open), false),
+            (create_as(0o077, Access::READ, IfExists::Open), false),
+            (create_as(0o600, Access::BOTH, IfExists::Truncate), true),
             (Request::Unlink { dir, name: name.clone() }, false),
             (Request::MakeDir { dir, name: name.clone(), mode: 0 }, false),
             (Request::Link { file: dir, dir, name: name.clone() }, false),

@@ -15,7 +15,7 @@ unsafe extern "C" fn forebay_place_create(
     bytes: u64,
 ) -> c_int {
     let bytes = Some(bytes).filter(|&bytes| bytes > 0);
-    let wish = Wish { writers: writers.max(1), bytes, stripe_count: None, stripe_size: None };
+    let wish = Wish { writers: writers.max(1), says: "its caller", bytes, ..Wish::default() };
     let flags = flags | libc::O_CREAT;
     create(libc::AT_FDCWD, path, flags, mode, wish)
         .unwrap_or_else(|| real::openat(libc::AT_FDCWD, path, flags, mode))

@@ -1,13 +1,12 @@
-//! A file made with a layout, read back and compared.
+//! A file made with the layout that is planned for it.
 
 use crate::decide::{Wish, decide};
 use crate::report::{self, COUNTS, count};
-use crate::{real, setting};
-use forebay_policy::place::lov::{ATTRIBUTE, LONGEST, Lov};
+use crate::{layout, real, setting};
+use forebay_policy::place::lov::Lov;
 use libc::{c_char, c_int, mode_t};
 use std::cell::Cell;
-use std::ffi::{CStr, CString, OsStr};
-use std::io::Error;
+use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,7 +82,7 @@ fn absolute(dirfd: c_int, path: &[u8]) -> Option<Vec<u8>> {
 fn attempt(dirfd: c_int, path: &CStr, flags: c_int, mode: mode_t, wish: Wish) -> Option<c_int> {
     let full = concerns(dirfd, path)?;
     let shown = full.escape_ascii();
-    if has_layout(&full) {
+    if layout::of_directory(&full) {
         count(&COUNTS.left);
         report::note(format_args!("{shown}: left alone: its directory has a layout of its own"));
         return None;
@@ -96,7 +95,7 @@ fn attempt(dirfd: c_int, path: &CStr, flags: c_int, mode: mode_t, wish: Wish) ->
         return None;
     }
     if let Some(asked) = decide(&full, wish) {
-        match set(fd, &asked) {
+        match layout::set(fd, &asked) {
             Ok(()) => {
                 count(&COUNTS.placed);
                 report::note(format_args!("{shown}: {}", described(&asked)));
@@ -119,52 +118,6 @@ fn attempt(dirfd: c_int, path: &CStr, flags: c_int, mode: mode_t, wish: Wish) ->
         }
     }
     Some(fd)
-}
-
-/// Whether somebody gave the directory of a path a layout.
-fn has_layout(full: &[u8]) -> bool {
-    let Some(parent) = Path::new(OsStr::from_bytes(full)).parent() else { return false };
-    let (Ok(parent), Ok(name)) = (CString::new(parent.as_os_str().as_bytes()), CString::new(ATTRIBUTE))
-    else {
-        return false;
-    };
-    // SAFETY: both texts end with a zero; nothing is written to a buffer of no length.
-    unsafe { libc::getxattr(parent.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
-}
-
-/// Sets a layout and looks whether it has taken; `None` where there are none.
-fn set(fd: c_int, asked: &Lov) -> Result<(), Option<String>> {
-    let name = CString::new(ATTRIBUTE).map_err(|_| None)?;
-    let bytes = asked.encode();
-    // SAFETY: name and buffer are ours and as long as said.
-    let done = unsafe { libc::fsetxattr(fd, name.as_ptr(), bytes.as_ptr().cast(), bytes.len(), 0) };
-    if done < 0 {
-        let error = Error::last_os_error();
-        return match error.raw_os_error() {
-            Some(libc::EOPNOTSUPP) => Err(None),
-            Some(libc::EPERM | libc::EACCES) => Err(Some(format!("{error}: ask who runs the file system"))),
-            Some(libc::EREMOTEIO) => Err(Some(format!("{error}: a target is not active: exclude it"))),
-            _ => Err(Some(error.to_string())),
-        };
-    }
-    // Some kernels answer that all is well and do nothing.
-    let mut found = vec![0_u8; LONGEST];
-    // SAFETY: as above.
-    let length = unsafe { libc::fgetxattr(fd, name.as_ptr(), found.as_mut_ptr().cast(), found.len()) };
-    if length < 0 {
-        let error = Error::last_os_error();
-        return Err(Some(match error.raw_os_error() {
-            Some(libc::ENODATA) => "it was accepted and silently not set".to_owned(),
-            _ => format!("it cannot be read back: {error}"),
-        }));
-    }
-    match Lov::parse(&found[..length as usize]) {
-        Ok(found) => match asked.unlike(&found) {
-            None => Ok(()),
-            Some(what) => Err(Some(format!("it was accepted, but the file has {what}"))),
-        },
-        Err(why) => Err(Some(format!("it cannot be read back: {why}"))),
-    }
 }
 
 fn described(lov: &Lov) -> String {

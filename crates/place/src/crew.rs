@@ -17,7 +17,12 @@ pub(crate) struct Crew {
     pub(crate) size: u32,
     /// The client of each rank as the topology numbers them, as far as known.
     pub(crate) clients: Vec<Option<u32>>,
+    /// How many programs of the job were started before this one, as far as that matters.
+    pub(crate) run: u32,
 }
+
+/// After so many runs all begins anew, so that nobody has a long past to catch up with.
+pub(crate) const ROUND: u32 = 64;
 
 static MPI: OnceLock<Crew> = OnceLock::new();
 
@@ -38,7 +43,8 @@ fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<Crew> {
     LAUNCHERS.iter().find_map(|(rank, size)| {
         let (rank, size) = (number(rank)?, number(size)?);
         // More than that is no job, and nothing to make a table for.
-        (rank < size && size <= 1 << 24).then(|| Crew { rank, size, clients: vec![None; size as usize] })
+        let run = number("SLURM_STEP_ID").unwrap_or(0) % ROUND;
+        (rank < size && size <= 1 << 24).then(|| Crew { rank, size, clients: vec![None; size as usize], run })
     })
 }
 
@@ -61,8 +67,10 @@ mod tests {
         let from = |pairs: &[(&str, &str)]| {
             let find =
                 |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-            launched(find).map(|crew| (crew.rank, crew.size))
+            launched(find).map(|crew| (crew.rank, crew.size + 1000 * crew.run))
         };
+        let step = [("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2"), ("SLURM_STEP_ID", "65")];
+        assert_eq!(from(&step), Some((1, 1002)), "the second step of another round");
         assert_eq!(from(&[("PMI_RANK", "3"), ("PMI_SIZE", "4")]), Some((3, 4)));
         assert_eq!(from(&[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")]), Some((0, 2)));
         assert_eq!(from(&[("SLURM_PROCID", "1")]), None);

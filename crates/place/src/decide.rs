@@ -1,14 +1,14 @@
 //! The layout of the next file.
 
 use crate::crew::{self, Crew};
-use crate::report;
-use crate::service::Line;
 use crate::setting::{self, Ready};
+use crate::turns::Turns;
+use crate::{hdf5, report};
 use forebay_policy::place::lov::Lov;
 use forebay_policy::place::{Job, Ledger, Note, Pattern, Shape, Stripes, Writer, place};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::OsString;
-use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -28,6 +28,8 @@ const REMEMBERED: usize = 1024;
 pub(crate) struct Wish {
     /// How many write it.
     pub(crate) writers: u32,
+    /// Who says so.
+    pub(crate) says: &'static str,
     pub(crate) bytes: Option<u64>,
     pub(crate) stripe_count: Option<u32>,
     pub(crate) stripe_size: Option<u64>,
@@ -42,10 +44,10 @@ struct Decider {
     together: HashMap<u32, Ledger>,
     /// Turns that are in the first ledger, for processes without a rank.
     taken: u64,
-    /// Who counts them on all machines, while it does.
-    line: Option<Line>,
-    /// It was asked in vain: the machine's own turns count from then on.
-    is_alone: bool,
+    /// Who counts them.
+    turns: Turns,
+    /// Whether the first ledger knows of earlier runs of this job.
+    is_caught_up: bool,
     /// The targets of all ranks, if they are too many to plan again.
     wave: Vec<u32>,
     files: usize,
@@ -65,8 +67,8 @@ pub(crate) fn decide(path: &[u8], wish: Wish) -> Option<Lov> {
             ledger: fresh(ready),
             together: HashMap::new(),
             taken: 0,
-            line: None,
-            is_alone: false,
+            turns: Turns::default(),
+            is_caught_up: false,
             wave: Vec::new(),
             files: 0,
             earlier: HashMap::new(),
@@ -93,13 +95,18 @@ fn fresh(ready: &Ready) -> Ledger {
     Ledger::new(ready.topology.clone(), ready.setting.weights, ready.setting.job)
 }
 
+/// What a program of a job does first, those before it did too: each goes on where the one before it began.
+fn catch_up(ledger: &mut Ledger, job: &Job<'_>, runs: u32) -> Result<(), String> {
+    (0..runs).try_for_each(|_| place(ledger, job).map(drop).map_err(|trouble| trouble.to_string()))
+}
+
 impl Decider {
     fn decide(&mut self, path: &[u8], mut wish: Wish) -> Option<Lov> {
-        if wish.writers > 1 && wish.bytes.is_none() {
-            wish.bytes = self.earlier_size(path);
-            if let Some(bytes) = wish.bytes {
-                report::note(format_args!("{}: {bytes} bytes, as the file before", path.escape_ascii()));
-            }
+        if wish.writers > 1 {
+            self.complete(path, &mut wish);
+        } else if let Some(bytes) = hdf5::member().filter(|_| wish.bytes.is_none()) {
+            wish.bytes = Some(bytes);
+            report::note(format_args!("{}: {bytes} bytes, one of a family of HDF5", path.escape_ascii()));
         }
         let planned = match wish.writers {
             0 | 1 if wish.stripe_count.unwrap_or(1) <= 1 => self.own(wish),
@@ -117,6 +124,32 @@ impl Decider {
             report::note(format_args!("{}: {note}", path.escape_ascii()));
         }
         self.encode(&shape)
+    }
+
+    /// What nobody said of a shared file, as far as something else tells it.
+    fn complete(&mut self, path: &[u8], wish: &mut Wish) {
+        let shown = path.escape_ascii();
+        report::note(format_args!("{shown}: {} writers, says {}", wish.writers, wish.says));
+        let earlier = self.earlier_size(path);
+        let inferred = wish.bytes.is_none();
+        wish.bytes = wish.bytes.or(earlier);
+        match wish.bytes {
+            Some(bytes) if inferred => {
+                report::note(format_args!("{shown}: {bytes} bytes, as the file before"));
+            }
+            Some(_) => {}
+            // Of a known size each writer has a stripe of its own, however things are aligned in it.
+            None if wish.stripe_size.is_none() => {
+                let unit = self.ready.setting.limits.unit;
+                wish.stripe_size = hdf5::alignment().filter(|&size| size.is_multiple_of(unit));
+                if let Some(size) = wish.stripe_size {
+                    report::note(format_args!(
+                        "{shown}: stripes of {size} bytes, as HDF5 aligns what is in it"
+                    ));
+                }
+            }
+            None => {}
+        }
     }
 
     /// A file of one's own: that of this rank when all ranks create one, or of whoever's turn it is.
@@ -140,7 +173,10 @@ impl Decider {
         };
         let shape = match crew {
             Some(crew) if crew.size > PLANNED_AGAIN => return self.moved_on(&job, crew),
-            Some(_) => {
+            Some(crew) => {
+                if !std::mem::replace(&mut self.is_caught_up, true) {
+                    catch_up(&mut self.ledger, &job, crew.run)?;
+                }
                 &place(&mut self.ledger, &job).map_err(|trouble| trouble.to_string())?.files[mine].shape
             }
             None => &self.in_turn(&job)?,
@@ -150,11 +186,8 @@ impl Decider {
 
     /// Without a rank: processes of this machine take turns, and each does what those before it did.
     fn in_turn(&mut self, job: &Job<'_>) -> Result<Shape, String> {
-        let turn = match (self.common_turn(), &self.ready.setting.turns) {
-            (Some(turn), _) => turn,
-            (None, Some(path)) => next_turn(path).map_err(|error| format!("cannot take a turn: {error}"))?,
-            (None, None) => self.files as u64,
-        };
+        let turn = self.turns.next(self.ready).map_err(|error| format!("cannot take a turn: {error}"))?;
+        let turn = turn.unwrap_or(self.files as u64);
         // After as many turns as there are targets all begins anew, so that nobody has a long past to catch up with.
         let round = self.ready.topology.description().targets.len() as u64;
         if turn < self.taken || turn / round != self.taken / round {
@@ -170,33 +203,6 @@ impl Decider {
         Ok(plan.files[0].shape.clone())
     }
 
-    /// The next turn of all processes of the job, wherever they run, if a Forebay counts them.
-    fn common_turn(&mut self) -> Option<u64> {
-        let service = self.ready.setting.service.as_ref().filter(|_| !self.is_alone)?;
-        // A line that was idle for long, or is another process's, is made anew: once.
-        let known = self.line.take().filter(Line::is_ours);
-        let kept = known.and_then(|mut line| Some((line.number(self.ready.setting.job).ok()?, line)));
-        let taken = kept.map_or_else(
-            || {
-                let mut line = Line::open(service)?;
-                Ok((line.number(self.ready.setting.job)?, line))
-            },
-            Ok,
-        );
-        match taken {
-            Ok((turn, line)) => {
-                self.line = Some(line);
-                Some(turn)
-            }
-            Err(error) => {
-                self.is_alone = true;
-                let (address, error): (_, std::io::Error) = (&service.address, error);
-                report::note(format_args!("turns are those of this machine: cannot ask {address}: {error}"));
-                None
-            }
-        }
-    }
-
     /// Many ranks: the first files are planned for all, later ones go where the next rank's first one is.
     fn moved_on(&mut self, job: &Job<'_>, crew: &Crew) -> Result<(Shape, Vec<Note>), String> {
         let size = job.stripe_size.unwrap_or(job.limits.usual);
@@ -209,7 +215,8 @@ impl Decider {
             self.wave = plan.files.iter().map(|file| first(&file.shape)).collect();
         }
         let rank = crew.rank as usize;
-        let target = self.wave[(rank + self.files) % self.wave.len()];
+        let moved = rank + self.files + crew.run as usize;
+        let target = self.wave[moved % self.wave.len()];
         let reached = self.ready.topology.reaches(crew.clients[rank], target as usize);
         let target = if reached { target } else { self.wave[rank] };
         Ok((Shape::Striped(Stripes { targets: vec![target], size }), Vec::new()))
@@ -219,7 +226,7 @@ impl Decider {
     fn shared(&mut self, wish: Wish) -> Result<(Shape, Vec<Note>), String> {
         let limits = self.ready.setting.limits;
         let count = wish.writers.max(1);
-        let alone = Crew { rank: 0, size: count, clients: vec![None; count as usize] };
+        let alone = Crew { rank: 0, size: count, clients: vec![None; count as usize], run: 0 };
         let crew = crew::crew().filter(|crew| crew.size >= count).unwrap_or(&alone);
         let writers = writers(crew, None);
         let job = Job {
@@ -233,7 +240,14 @@ impl Decider {
         if self.together.len() >= GROUPS {
             self.together.clear();
         }
-        let ledger = self.together.entry(count).or_insert_with(|| fresh(self.ready));
+        let ledger = match self.together.entry(count) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let ledger = new.insert(fresh(self.ready));
+                catch_up(ledger, &job, crew.run)?;
+                ledger
+            }
+        };
         let mut plan = place(ledger, &job).map_err(|trouble| trouble.to_string())?;
         let group = (crew.rank / count) as usize;
         Ok((plan.files.swap_remove(group).shape, plan.notes))
@@ -272,32 +286,4 @@ impl Decider {
 
 fn writers(crew: &Crew, bytes: Option<u64>) -> Vec<Writer> {
     crew.clients.iter().map(|&client| Writer { client, bytes }).collect()
-}
-
-/// The next turn: a number in a file, under a lock that the kernel takes back from whoever dies.
-fn next_turn(path: &[u8]) -> std::io::Result<u64> {
-    let mut file = std::fs::OpenOptions::new().read(true).write(true).open(setting::path(path))?;
-    file.lock()?;
-    let mut number = [0; 8];
-    let read = file.read(&mut number)?;
-    let turn = if read == 8 { u64::from_ne_bytes(number) } else { 0 };
-    file.seek(SeekFrom::Start(0))?;
-    file.write_all(&(turn + 1).to_ne_bytes())?;
-    Ok(turn)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn turns_follow_each_other() {
-        let dir = std::env::temp_dir().join(format!("forebay-turns-{}", std::process::id()));
-        std::fs::write(&dir, []).expect("a file");
-        let path = dir.as_os_str().as_encoded_bytes().to_vec();
-        let turns: Vec<u64> = (0..3).map(|_| next_turn(&path).expect("a turn")).collect();
-        assert_eq!(turns, [0, 1, 2]);
-        std::fs::remove_file(&dir).expect("it is there");
-        assert!(next_turn(&path).is_err());
-    }
 }

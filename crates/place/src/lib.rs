@@ -5,11 +5,14 @@
 //! setting    what the command line hands over: topology, weights, the prefix
 //! crew       which of how many processes this is, and where the others run
 //! decide     the layout of the next file
-//! create     a file made with a layout, read back and compared
-//! posix      open, openat, creat, fopen: what HDF5 and most languages come to
+//! create     a file made with that layout
+//! layout     a layout set, read back and compared
+//! posix      open, openat, creat, fopen: what most languages come to
 //! mpi        MPI_Init, MPI_File_open, from C and from Fortran
+//! hdf5       H5Fcreate: what its property lists tell
 //! api        forebay_place_create
 //! real       the functions behind ours
+//! turns      whose turn it is, where there are no ranks; how many runs there were
 //! service    a running Forebay, which hands out turns
 //! report     what was done, for those who ask
 //! ```
@@ -30,6 +33,8 @@ mod api;
 mod create;
 mod crew;
 mod decide;
+mod hdf5;
+mod layout;
 #[cfg(not(feature = "wrap"))]
 mod mpi;
 mod posix;
@@ -37,3 +42,4 @@ mod real;
 mod report;
 mod service;
 mod setting;
+mod turns;

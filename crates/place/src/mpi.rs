@@ -4,12 +4,13 @@
 //! are known for MPICH and its relatives, and looked up for Open MPI.
 
 use crate::create::{concerns, create};
-use crate::crew::{self, Crew};
+use crate::crew::{self, Crew, ROUND};
 use crate::decide::Wish;
-use crate::real::{Real, anywhere};
-use crate::setting;
+use crate::real::Real;
+use crate::{setting, turns};
 use libc::{c_char, c_int, c_void};
 use std::ffi::{CStr, CString};
+use std::sync::OnceLock;
 
 /// A communicator, an info object or a type.
 type Handle = usize;
@@ -32,16 +33,23 @@ macro_rules! call {
     }};
 }
 
-/// The world, the null info object, the types of characters and integers.
-fn constant(open_mpi: &'static str, mpich: Handle) -> Handle {
-    match anywhere("ompi_mpi_comm_world\0") {
-        Some(_) => anywhere(open_mpi).map_or(0, |address| address as Handle),
-        None => mpich,
-    }
+/// The world, the null info object, the types of characters and integers: objects of Open MPI, numbers of MPICH.
+macro_rules! constant {
+    ($open_mpi:literal, $mpich:literal) => {{
+        static OBJECT: Real = Real::object(concat!($open_mpi, "\0"));
+        if is_open_mpi() { OBJECT.address().map_or(0, |address| address as Handle) } else { $mpich }
+    }};
+}
+
+fn is_open_mpi() -> bool {
+    static IS: OnceLock<bool> = OnceLock::new();
+    static WORLD: Real = Real::object("ompi_mpi_comm_world\0");
+    // Whoever asks calls MPI, so that it is there.
+    *IS.get_or_init(|| WORLD.address().is_some())
 }
 
 fn world() -> Handle {
-    constant("ompi_mpi_comm_world\0", 0x4400_0000)
+    constant!("ompi_mpi_comm_world", 0x4400_0000)
 }
 
 fn rank_and_size(comm: Handle) -> Option<(c_int, c_int)> {
@@ -59,7 +67,7 @@ fn meet() {
     let length = host.len().min(NAME);
     mine[..length].copy_from_slice(&host.as_bytes()[..length]);
     let mut all = vec![0_u8; NAME * size as usize];
-    let kind = constant("ompi_mpi_char\0", 0x4c00_0101);
+    let kind = constant!("ompi_mpi_char", 0x4c00_0101);
     let told = call!(
         "PMPI_Allgather"(*const u8, c_int, Handle, *mut u8, c_int, Handle, Handle),
         mine.as_ptr(),
@@ -79,7 +87,13 @@ fn meet() {
         SUCCESS => all.chunks(NAME).map(client).collect(),
         _ => vec![None; size as usize],
     };
-    crew::met(Crew { rank: rank as u32, size: size as u32, clients });
+    // One counts for all.
+    let mut run = if rank == 0 { (turns::runs_before() % u64::from(ROUND)) as c_int } else { 0 };
+    let kind = constant!("ompi_mpi_int", 0x4c00_0405);
+    let told =
+        call!("PMPI_Bcast"(*mut c_int, c_int, Handle, c_int, Handle), &raw mut run, 1, kind, 0, world());
+    let run = if told == SUCCESS { u32::try_from(run).unwrap_or(0) } else { 0 };
+    crew::met(Crew { rank: rank as u32, size: size as u32, clients, run });
 }
 
 /// MPI is set up: everybody meets.
@@ -115,10 +129,10 @@ unsafe extern "C" fn MPI_Init_thread(
 
 /// What an info object says about a file.
 fn wish(info: Handle, writers: c_int) -> Wish {
-    let mut wish = Wish { writers: writers.max(1) as u32, ..Wish::default() };
-    let null = constant("ompi_mpi_info_null\0", 0x1c00_0000);
+    let mut wish = Wish { writers: writers.max(1) as u32, says: "its communicator", ..Wish::default() };
+    let null = constant!("ompi_mpi_info_null", 0x1c00_0000);
     // A handle of MPICH is an int; what stands above it in a register means nothing.
-    let is_null = if null == 0x1c00_0000 { info as u32 == null as u32 } else { info == null || info == 0 };
+    let is_null = if is_open_mpi() { info == null || info == 0 } else { info as u32 == null as u32 };
     if is_null {
         return wish;
     }
@@ -126,7 +140,7 @@ fn wish(info: Handle, writers: c_int) -> Wish {
     wish.stripe_count = number(info, c"striping_factor").and_then(|count| u32::try_from(count).ok());
     wish.stripe_size = number(info, c"striping_unit");
     if let Some(writers) = number(info, c"writers_per_file").and_then(|count| u32::try_from(count).ok()) {
-        wish.writers = writers;
+        (wish.writers, wish.says) = (writers, "its info");
     }
     wish
 }
@@ -172,7 +186,7 @@ fn first(comm: Handle, name: &CStr, mode: c_int, info: Handle) -> c_int {
     }
     // Also where nothing was created: who was refused the setting must not leave the others waiting.
     if size > 1 {
-        let kind = constant("ompi_mpi_int\0", 0x4c00_0405);
+        let kind = constant!("ompi_mpi_int", 0x4c00_0405);
         let _ =
             call!("PMPI_Bcast"(*mut c_int, c_int, Handle, c_int, Handle), &raw mut made, 1, kind, 0, comm);
     }
@@ -204,8 +218,8 @@ unsafe extern "C" fn MPI_File_open(
 }
 
 /// Fortran's numbers as handles.
-fn handle(convert: Option<*mut c_void>, number: c_int) -> Handle {
-    match convert {
+fn handle(convert: &Real, number: c_int) -> Handle {
+    match is_open_mpi().then(|| convert.address()).flatten() {
         // SAFETY: MPI's functions of these names take a number and give a handle.
         Some(real) => unsafe {
             std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> Handle>(real)(number)
@@ -245,8 +259,9 @@ macro_rules! fortran {
                     let bytes = std::slice::from_raw_parts(name.cast::<u8>(), length);
                     let end = bytes.iter().rposition(|&byte| byte != b' ').map_or(0, |last| last + 1);
                     let name = CString::new(&bytes[..end]).unwrap_or_default();
-                    let comm = handle(anywhere("ompi_mpi_comm_world\0").and(anywhere("PMPI_Comm_f2c\0")), *comm);
-                    let info = handle(anywhere("ompi_mpi_comm_world\0").and(anywhere("PMPI_Info_f2c\0")), *info);
+                    static COMM: Real = Real::new("PMPI_Comm_f2c\0");
+                    static INFO: Real = Real::new("PMPI_Info_f2c\0");
+                    let (comm, info) = (handle(&COMM, *comm), handle(&INFO, *info));
                     first(comm, &name, *mode, info)
                 }
             });

@@ -5,7 +5,8 @@ use crate::decide::Wish;
 use libc::{c_char, c_int};
 use std::ffi::CStr;
 
-const ALONE: Wish = Wish { writers: 1, bytes: None, stripe_count: None, stripe_size: None };
+const ALONE: Wish =
+    Wish { writers: 1, says: "its opener", bytes: None, stripe_count: None, stripe_size: None };
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
 /// What creates streams makes the file first. Returns the mode to open it with, without the wish that it were not there.

@@ -4,46 +4,91 @@ use libc::{c_char, c_int, c_uint, mode_t};
 
 #[cfg(not(feature = "wrap"))]
 mod looked_up {
-    use libc::{c_char, c_void};
+    use libc::{c_char, c_int, c_void, dl_phdr_info};
+    use std::ffi::{CStr, CString};
     use std::sync::atomic::{AtomicPtr, Ordering};
 
-    /// A function that is looked up once.
+    /// A function or an object of another library, looked up until it is found.
     pub(crate) struct Real {
         name: &'static str,
+        is_object: bool,
         address: AtomicPtr<c_void>,
     }
 
     impl Real {
-        /// The name ends with a zero.
+        /// A function. The name ends with a zero.
         pub(crate) const fn new(name: &'static str) -> Real {
-            Real { name, address: AtomicPtr::new(std::ptr::null_mut()) }
+            Real { name, is_object: false, address: AtomicPtr::new(std::ptr::null_mut()) }
         }
 
-        /// The next one after ours, if there is one.
+        /// An object. The name ends with a zero.
+        pub(crate) const fn object(name: &'static str) -> Real {
+            Real { is_object: true, ..Real::new(name) }
+        }
+
+        /// The next function after ours, the object that all see (a program may have a library's in itself), or else that of
+        /// a library which only some others see, if there is one.
         pub(crate) fn address(&self) -> Option<*mut c_void> {
             let known = self.address.load(Ordering::Relaxed);
             if !known.is_null() {
                 return Some(known);
             }
             debug_assert!(self.name.ends_with('\0'));
+            let name = self.name.as_ptr().cast::<c_char>();
+            let seen = if self.is_object { libc::RTLD_DEFAULT } else { libc::RTLD_NEXT };
             // SAFETY: the name ends with a zero.
-            let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr().cast::<c_char>()) };
+            let next = unsafe { libc::dlsym(seen, name) };
+            let found = if next.is_null() { hidden(name)? } else { next };
             self.address.store(found, Ordering::Relaxed);
-            (!found.is_null()).then_some(found)
+            Some(found)
         }
     }
 
-    /// Something that any library of this process has.
-    pub(crate) fn anywhere(name: &'static str) -> Option<*mut c_void> {
-        debug_assert!(name.ends_with('\0'));
-        // SAFETY: the name ends with a zero.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr().cast::<c_char>()) };
-        (!found.is_null()).then_some(found)
+    /// Libraries that a module of an interpreter brought along are seen by that module alone, but what it calls by name
+    /// comes to us first, as it does for everybody.
+    fn hidden(name: *const c_char) -> Option<*mut c_void> {
+        let mut libraries: Vec<CString> = Vec::new();
+        // SAFETY: the function is called with this list and nothing else, before this returns.
+        unsafe { libc::dl_iterate_phdr(Some(listed), (&raw mut libraries).cast()) };
+        let ours = home(home as *mut c_void);
+        libraries.iter().find_map(|library| {
+            // SAFETY: a name that ends with a zero, of something that is loaded; what is taken is given back.
+            unsafe {
+                let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+                if handle.is_null() {
+                    return None;
+                }
+                let found = libc::dlsym(handle, name);
+                libc::dlclose(handle);
+                (!found.is_null() && home(found) != ours).then_some(found)
+            }
+        })
+    }
+
+    unsafe extern "C" fn listed(library: *mut dl_phdr_info, _: usize, into: *mut c_void) -> c_int {
+        // SAFETY: the loader gives a library whose name ends with a zero, and back what was given above.
+        unsafe {
+            let (name, into) = ((*library).dlpi_name, &mut *into.cast::<Vec<CString>>());
+            if !name.is_null() && *name != 0 {
+                into.push(CStr::from_ptr(name).to_owned());
+            }
+        }
+        0
+    }
+
+    /// Where the library begins that an address is in.
+    fn home(address: *mut c_void) -> *mut c_void {
+        // SAFETY: the structure is plain numbers, and written by the loader.
+        unsafe {
+            let mut info = std::mem::zeroed::<libc::Dl_info>();
+            libc::dladdr(address, &raw mut info);
+            info.dli_fbase
+        }
     }
 }
 
 #[cfg(not(feature = "wrap"))]
-pub(crate) use looked_up::{Real, anywhere};
+pub(crate) use looked_up::Real;
 
 /// The system call itself: what our own files are opened with, whoever has taken the place of the C library's function.
 pub(crate) fn openat(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {

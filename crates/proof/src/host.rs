@@ -477,6 +477,14 @@ impl Host {
         }
     }
 
+    /// A client of one of several jobs.
+    #[must_use]
+    pub fn client_of(&self, job: usize, by: By) -> Client {
+        let mut config = self.client_config(by);
+        config.job.label = format!("{job}");
+        Client::connect(config).expect("the server lets its owner in")
+    }
+
     /// A client of it.
     #[must_use]
     pub fn client(&self, by: By) -> Client {

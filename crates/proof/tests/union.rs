@@ -1,9 +1,14 @@
 //! A server before a directory: the reference model knows what was there before, and nothing tells the two apart.
 
-use forebay_model::Bytes;
+use forebay_client::blocking::Client;
+use forebay_dice::Dice;
+use forebay_model::{Bytes, ErrorKind};
 use forebay_proof::{By, Drains, Driver, Fleet, Host, Plan, Seeded, Step, rounds};
 use forebay_server::{Medium, Mode};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
@@ -13,10 +18,12 @@ fn host(medium: Medium, drain: Drains) -> Host {
     Host::new(PROGRAM, Plan { before: true, drain, ..plan })
 }
 
-/// Which way writes go in a life of the server.
+/// Which way writes go when a life of the server begins; with more than one it changes now and then, too.
 type Routes = &'static [Mode];
 const BUFFERED: Routes = &[Mode::Buffer];
 const EVERY_WAY: Routes = &[Mode::Traffic, Mode::Direct, Mode::Overflow, Mode::Buffer];
+/// What went past the buffer and cannot be synced is told for ever, so a server that starts like this has no such faults.
+const PAST: Routes = &[Mode::Traffic, Mode::Direct, Mode::Overflow];
 
 fn play(medium: Medium, drain: Drains, routes: Routes, part: u64) {
     let seeded = Seeded::new();
@@ -26,7 +33,8 @@ fn play(medium: Medium, drain: Drains, routes: Routes, part: u64) {
     for world in rounds(8) {
         let mut host = host(medium, drain);
         host.plan.route = routes[0];
-        let clients = vec![host.client(By::Unix), host.client(By::Tcp)];
+        let clients = clients(|job, by| host.client_of(job, by));
+        let _switching = Switching::new(routes, host.client(By::Unix), seeded.dice(part + 500 + world));
         let mut driver = Driver::before(clients, &host.behind(), seeded.dice(part + 1 + world));
         for number in 0..300 {
             let step = match dice.below(40) {
@@ -35,7 +43,6 @@ fn play(medium: Medium, drain: Drains, routes: Routes, part: u64) {
                         true => host.kill(),
                         false => host.stop(),
                     }
-                    // Not with the steps' dice: what is done does not depend on the way it goes.
                     host.plan.route = routes[(number as usize + world as usize) % routes.len()];
                     host.start();
                     continue;
@@ -57,8 +64,48 @@ fn play(medium: Medium, drain: Drains, routes: Routes, part: u64) {
     assert!(seen[&format!("{:?}", Step::Done)] > 10, "{seen:?}");
 }
 
+/// Sends writes another way now and then, whatever is going on, as long as it lives.
+struct Switching {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Switching {
+    fn new(routes: Routes, client: Client, mut dice: Dice) -> Switching {
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = over.clone();
+        let switch = move || {
+            while !ends.load(Ordering::Relaxed) {
+                let (mode, _) = Mode::ALL[dice.below(4) as usize];
+                // A server that is down comes back with a way of its own.
+                if let Err(error) = client.set_route(mode) {
+                    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+                }
+                std::thread::sleep(Duration::from_micros(dice.below(30_000)));
+            }
+        };
+        Switching { over, thread: (routes.len() > 1).then(|| std::thread::spawn(switch)) }
+    }
+}
+
+impl Drop for Switching {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(
+            std::thread::panicking() || matches!(ended, None | Some(Ok(()))),
+            "the modes were not switched"
+        );
+    }
+}
+
+/// Clients of three jobs, each by its own way.
+fn clients(client: impl Fn(usize, By) -> Client) -> Vec<Client> {
+    [By::Unix, By::Tcp, By::Unix].into_iter().enumerate().map(|(job, by)| client(job, by)).collect()
+}
+
 /// The same with several servers, files over all of them, and any of them killed.
-fn play_on_several(drain: Drains, part: u64) {
+fn play_on_several(drain: Drains, routes: Routes, part: u64) {
     let seeded = Seeded::new();
     let mut dice = seeded.dice(part);
     let mut seen = BTreeMap::<String, u64>::new();
@@ -66,14 +113,16 @@ fn play_on_several(drain: Drains, part: u64) {
     let (worlds, steps) = if drain == Drains::WithFaults { (1, 200) } else { (4, 300) };
     for world in rounds(worlds) {
         let plan = Plan::new(Medium::Disk, Bytes::mib(96), Bytes::mib(4));
-        let mut fleet = Fleet::new(PROGRAM, 3, Plan { before: true, drain, ..plan });
-        let clients = vec![fleet.client(0, By::Unix), fleet.client(1, By::Tcp), fleet.client(2, By::Unix)];
+        let mut fleet = Fleet::new(PROGRAM, 3, Plan { before: true, drain, route: routes[0], ..plan });
+        let clients = clients(|job, by| fleet.hosts[job % 3].client_of(job, by));
+        let switching = Switching::new(routes, fleet.client(0, By::Unix), seeded.dice(part + 500 + world));
         let mut driver = Driver::before(clients, &fleet.behind(), seeded.dice(part + 1 + world));
         for number in 0..steps {
             let step = match dice.below(40) {
                 0 => {
                     let gently = dice.one_in(2);
                     let host = fleet.any(&mut dice);
+                    host.plan.route = routes[(number as usize + world as usize) % routes.len()];
                     match gently {
                         true => host.stop(),
                         false => host.kill(),
@@ -100,7 +149,7 @@ fn play_on_several(drain: Drains, part: u64) {
                 }
             }
         }
-        drop(driver);
+        drop((driver, switching));
         fleet.check();
     }
     assert!(seen[&format!("{:?}", Step::Done)] > 10, "{seen:?}");
@@ -108,17 +157,27 @@ fn play_on_several(drain: Drains, part: u64) {
 
 #[test]
 fn random_operations_of_three_servers_before_a_directory_match_the_model() {
-    play_on_several(Drains::Lazily, 6000);
+    play_on_several(Drains::Lazily, BUFFERED, 6000);
 }
 
 #[test]
 fn random_operations_of_three_servers_while_everything_drains_match_the_model_here_and_behind() {
-    play_on_several(Drains::Eagerly, 9000);
+    play_on_several(Drains::Eagerly, BUFFERED, 9000);
 }
 
 #[test]
 fn random_operations_of_three_servers_before_a_directory_that_fails_match_the_model() {
-    play_on_several(Drains::WithFaults, 10_000);
+    play_on_several(Drains::WithFaults, BUFFERED, 10_000);
+}
+
+#[test]
+fn random_operations_of_three_servers_on_every_way_match_the_model() {
+    play_on_several(Drains::Lazily, EVERY_WAY, 12_000);
+}
+
+#[test]
+fn random_operations_of_three_servers_on_every_way_while_everything_drains_match_the_model_here_and_behind() {
+    play_on_several(Drains::Eagerly, EVERY_WAY, 13_000);
 }
 
 #[test]
@@ -158,5 +217,5 @@ fn random_operations_on_every_way_while_everything_drains_match_the_model_on_dis
 
 #[test]
 fn random_operations_on_every_way_to_a_directory_that_fails_match_the_model_here_and_behind() {
-    play(Medium::Memory, Drains::WithFaults, EVERY_WAY, 11_000);
+    play(Medium::Memory, Drains::WithFaults, PAST, 11_000);
 }

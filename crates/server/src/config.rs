@@ -1,6 +1,6 @@
 //! What can be set, and what is taken when it is not.
 
-use crate::drain::Draining;
+use crate::drain::{Described, Draining};
 use crate::human;
 use crate::route::Routing;
 use forebay_model::{Bytes, Error, ErrorKind, Homes, Member, Members, Result, ServerId};
@@ -82,6 +82,9 @@ pub struct Config {
     pub trust: Belief,
     /// How data leaves for the back end.
     pub drain: Draining,
+    /// What the file says that `drain.topology` names, once somebody has read it.
+    #[serde(skip)]
+    pub topology: Option<Described>,
     /// Which writes go past the buffer.
     pub route: Routing,
     /// How much is allowed.
@@ -193,6 +196,7 @@ impl Default for Config {
             lambda: Duration::from_millis(500),
             trust: Belief::default(),
             drain: Draining::default(),
+            topology: None,
             route: Routing::default(),
             limits: Limits::default(),
             times: Times::default(),

@@ -174,7 +174,7 @@ impl Connection {
         let (offset, data) = (span.start, service.store.data());
         if let Some(flown) = service.fly(token.file, span, bytes.clone()).await {
             let _pass = caller.fence.pass()?;
-            match flown.count(data) {
+            match flown.count(&service) {
                 Ok(true) => {
                     self.job.passed(span.len());
                     service.ways.passed(span.len());

@@ -50,7 +50,7 @@ mod union;
 mod virtual_time;
 
 pub use config::{Belief, Config, Limits, Medium, Times, beside};
-pub use drain::{Alpha, Draining, Hours, Verify};
+pub use drain::{Alpha, Described, Draining, Hours, Verify};
 pub use human::parse_rate;
 pub use members::{Fixed, Membership};
 pub use route::{Full, Mode, Pipeline, Routing, Share};

@@ -171,9 +171,10 @@ impl Service {
             config,
         };
         service.resume_behind()?;
-        let Config { drain, server, .. } = &service.config;
+        let Config { drain, server, topology, .. } = &service.config;
         let servers = list.all().iter().map(|member| member.server).collect();
-        let engine = |union: &Arc<Union>| Engine::new(drain.clone(), *server, servers, union);
+        let engine =
+            |union: &Arc<Union>| Engine::new(drain.clone(), *server, servers, topology.clone(), union);
         service.drain = service.union.as_ref().map(engine).transpose()?;
         Ok(service)
     }

@@ -383,6 +383,11 @@ pub enum Request {
         /// From this offset on.
         from: u64,
     },
+    /// Let writes go this way from now on, on this server; only for root and the service's owner.
+    SetRoute {
+        /// `buffer`, `traffic`, `overflow` or `direct`.
+        mode: String,
+    },
 }
 
 /// What can be answered.

@@ -255,6 +255,8 @@ pub struct Vouched {
     pub lost_below: u64,
     /// Whether the file has a set-id bit.
     pub set_id: bool,
+    /// Bytes of a stripe, and over how many servers stripes go round.
+    pub stripes: (u64, u16),
 }
 
 /// Where a file is in the back end.

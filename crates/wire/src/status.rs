@@ -208,6 +208,14 @@ pub struct RouteStatus {
     pub waits: u64,
     /// For how many nanoseconds, all together.
     pub waited: u64,
+    /// Nanoseconds that went into deciding which way writes go.
+    pub decided: u64,
+    /// Nanoseconds that went into putting in order what leaves.
+    pub indexed: u64,
+    /// Pieces of files in regions that the index knows.
+    pub extents: u64,
+    /// Bytes that the index takes for them, at most.
+    pub index: u64,
 }
 
 /// Whether a job works.

@@ -16,6 +16,7 @@ mod spec;
 
 use crate::{Backend, Creation, Found, Layout, Object, Path, Version};
 use forebay_model::{Error, ErrorKind, FileId, Gid, Name, Result, Span, Time, Uid};
+use forebay_policy::place::Description;
 use gauge::Gauge;
 use spec::Spec;
 use std::collections::BTreeMap;
@@ -162,6 +163,10 @@ impl Backend for Model {
 
     fn targets(&self) -> Vec<String> {
         self.inner.targets()
+    }
+
+    fn topology(&self) -> Option<Description> {
+        self.inner.topology()
     }
 
     fn layout(&self, file: Path<'_>) -> Result<Layout> {

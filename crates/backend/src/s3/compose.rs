@@ -13,13 +13,16 @@ const SMALL: u64 = 8 << 20;
 /// Most parts in an upload.
 const PARTS: usize = 10_000;
 
-/// Writes an object that has these pieces one behind the other; `name` says which object has a piece.
+/// Which object has a piece.
+pub(super) type Name<'a> = dyn Fn(Source) -> Result<String> + 'a;
+
+/// Writes an object that has these pieces one behind the other.
 pub(super) fn compose(
     store: &Store,
     key: &str,
     meta: &Meta,
     pieces: &[Piece],
-    name: &dyn Fn(Source) -> String,
+    name: &Name<'_>,
 ) -> Result<()> {
     let size: u64 = pieces.iter().map(|piece| piece.span.len()).sum();
     if size <= SMALL {
@@ -40,12 +43,12 @@ pub(super) fn compose(
 }
 
 /// Adds the bytes of a piece to others.
-fn read(store: &Store, piece: Piece, name: &dyn Fn(Source) -> String, bytes: &mut Vec<u8>) -> Result<()> {
+fn read(store: &Store, piece: Piece, name: &Name<'_>, bytes: &mut Vec<u8>) -> Result<()> {
     let before = bytes.len();
     bytes.resize(before + piece.span.len() as usize, 0);
     match piece.source {
         Source::Zero => Ok(()),
-        source => store.get(&name(source), piece.from, &mut bytes[before..]),
+        source => store.get(&name(source)?, piece.from, &mut bytes[before..]),
     }
 }
 
@@ -60,14 +63,14 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    fn take(&mut self, pieces: &[Piece], name: &dyn Fn(Source) -> String) -> Result<()> {
+    fn take(&mut self, pieces: &[Piece], name: &Name<'_>) -> Result<()> {
         for &piece in pieces {
             let mut piece = piece;
             while !piece.span.is_empty() {
                 let (left, free) = (piece.span.len(), self.pending.is_empty());
                 if free && left >= LEAST && piece.source != Source::Zero {
                     let count = left.min(MOST);
-                    self.copy(&name(piece.source), piece.from, count)?;
+                    self.copy(&name(piece.source)?, piece.from, count)?;
                     piece = rest(piece, count);
                     continue;
                 }

@@ -2,7 +2,9 @@
 //!
 //! Mode (with its type), owner and time of last change are written down with the object under the names that s3fs uses
 //! (`mode`, `uid`, `gid`, `mtime`), the file's number under `forebay-id`. Objects of others have none of these: they are
-//! files of the server's own user, and their number is made of their tag, so that another object is another file.
+//! files of the server's own user, and their number is made of their key, tag and time, so that another object is another
+//! file. A number counts at one key alone: whoever copies an object, with all that is written down with it, has made
+//! another file. `forebay-upto` is the number of a change: all up to it are in the object, or have failed.
 
 use super::store::{Head, Meta};
 use crate::{Found, Version};
@@ -18,30 +20,62 @@ fn number<T: std::str::FromStr>(meta: &Meta, name: &str) -> Option<T> {
     meta.get(name).and_then(|text| text.parse().ok())
 }
 
+/// FNV-1a: the same in every version of this program.
+fn hash(texts: &[&str]) -> u64 {
+    let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn hex(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
 /// The number of a file.
 pub(super) fn id(head: &Head) -> u64 {
-    let ours = head.meta.get("forebay-id").and_then(|text| u64::from_str_radix(text, 16).ok());
-    // FNV-1a: the same in every version of this program.
-    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    ours.unwrap_or_else(|| head.etag.bytes().fold(0xcbf2_9ce4_8422_2325, hash))
+    let (id, key) = head.meta.get("forebay-id").and_then(|text| text.split_once('-')).unzip();
+    let here = key.and_then(hex) == Some(hash(&[&head.key]));
+    let foreign = || hash(&[&head.key, &head.etag, &head.modified.secs.to_string()]);
+    id.and_then(hex).filter(|_| here).unwrap_or_else(foreign)
+}
+
+/// Writes down the number of a file that is at a key.
+pub(super) fn claim(meta: &mut Meta, key: &str, id: u64) {
+    meta.insert("forebay-id".to_owned(), format!("{id:016x}-{:016x}", hash(&[key])));
+}
+
+/// The number of the last change that is in an object.
+pub(super) fn upto(head: &Head) -> u64 {
+    head.meta.get("forebay-upto").and_then(|text| hex(text)).unwrap_or(0)
+}
+
+/// Writes down that all changes up to a number are in an object.
+pub(super) fn set_upto(meta: &mut Meta, number: u64) {
+    meta.insert("forebay-upto".to_owned(), format!("{number:016x}"));
 }
 
 /// What is written down with a new object.
-pub(super) fn meta(kind: FileKind, (uid, gid): (Uid, Gid), mode: u16, id: u64, mtime: Time) -> Meta {
+pub(super) fn meta(
+    kind: FileKind,
+    (key, id): (&str, u64),
+    owner: (Uid, Gid),
+    mode: u16,
+    mtime: Time,
+) -> Meta {
     let kind = match kind {
         FileKind::Directory => DIRECTORY,
         FileKind::Symlink => SYMLINK,
         _ => FILE,
     };
-    let mut meta = Meta::from([("forebay-id".to_owned(), format!("{id:016x}"))]);
-    change(&mut meta, kind, (uid, gid), mode, mtime);
+    let mut meta = Meta::new();
+    claim(&mut meta, key, id);
+    change(&mut meta, kind, owner, mode, mtime);
     meta
 }
 
 /// Writes other attributes down; what it is stays.
 pub(super) fn set(meta: &mut Meta, head: &Head, owner: (Uid, Gid), mode: u16, mtime: Time) {
     let kind = number::<u32>(&head.meta, "mode").map_or(FILE, |mode| mode & KIND);
-    meta.insert("forebay-id".to_owned(), format!("{:016x}", id(head)));
+    claim(meta, &head.key, id(head));
     change(meta, kind, owner, mode, mtime);
 }
 
@@ -121,17 +155,24 @@ mod tests {
     #[test]
     fn what_is_written_down_is_found_again() {
         let time = Time { secs: 5, nanos: 7 };
-        let meta = meta(FileKind::Symlink, (Uid(3), Gid(4)), 0o777, 0xabc, time);
-        let head = Head { size: 9, etag: "x".into(), modified: Time { secs: 1, nanos: 0 }, meta };
+        let meta = meta(FileKind::Symlink, ("k", 0xabc), (Uid(3), Gid(4)), 0o777, time);
+        let (key, modified) = ("k".to_owned(), Time { secs: 1, nanos: 0 });
+        let head = Head { key, size: 9, etag: "x".into(), modified, meta };
         let here = found(&head, false);
         assert_eq!((here.kind, here.mode, here.uid, here.gid), (FileKind::Symlink, 0o777, Uid(3), Gid(4)));
         assert_eq!(here.version, Version { size: 9, mtime: time, serial: 0xabc });
+        let copied = Head { key: "copy".into(), ..head.clone() };
+        assert_ne!(id(&copied), 0xabc, "whoever copies it has made another file");
         let foreign = Head { meta: Meta::new(), ..head };
         assert_eq!(
             (found(&foreign, false).kind, found(&foreign, false).version.mtime.secs),
             (FileKind::File, 1)
         );
-        let other = Head { etag: "y".into(), ..foreign.clone() };
-        assert_ne!(id(&foreign), id(&other));
+        let others = [
+            Head { etag: "y".into(), ..foreign.clone() },
+            Head { key: "l".into(), ..foreign.clone() },
+            Head { modified: time, ..foreign.clone() },
+        ];
+        assert!(others.iter().all(|other| id(other) != id(&foreign)), "{others:?}");
     }
 }

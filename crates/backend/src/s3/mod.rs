@@ -7,6 +7,9 @@
 //! removed; if that fails they stay, the file is read from them all the same, and the next who looks tries again. So a
 //! file passes through that is larger than any buffer, and a crash leaves nothing that is not found again.
 //!
+//! An object says up to which change it has them all, so that a private object that was not removed, or arrives after all
+//! when its write was told to have failed, is never taken for something new.
+//!
 //! Renaming is copying and removing, of a directory key by key: others can see it half done. One server at a time may
 //! write to a bucket.
 
@@ -14,6 +17,7 @@ mod compose;
 mod facts;
 mod object;
 mod overlay;
+mod rename;
 mod store;
 
 use crate::{Backend, Creation, Found, Layout, Object, Path, shown};
@@ -53,9 +57,18 @@ struct Inner {
 
 /// What a path leads to.
 struct There {
-    key: String,
     head: Head,
     found: Found,
+}
+
+impl There {
+    fn new(head: Head) -> There {
+        There { found: facts::found(&head, head.key.ends_with('/')), head }
+    }
+
+    fn id(&self) -> u64 {
+        facts::id(&self.head)
+    }
 }
 
 impl S3 {
@@ -110,21 +123,35 @@ impl Inner {
         format!("{PARTS}{id:016x}/")
     }
 
-    /// The file with a number, if it is being written.
-    fn written(&self, id: u64) -> Option<Arc<Mutex<File>>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    /// The file of an object, if it is being written.
+    fn written(&self, head: &Head) -> Option<Arc<Mutex<File>>> {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = files.get(&facts::id(head)).cloned();
+        drop(files);
+        file.filter(|file| file.lock().unwrap_or_else(PoisonError::into_inner).is_at(&head.key))
     }
 
     /// The file of an object, as one that is being used.
-    fn used(&self, there: &There) -> Arc<Mutex<File>> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = files.entry(facts::id(&there.head)).or_default().clone();
-        drop(files);
-        let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
-        state.meet(&there.key, there.head.size);
-        state.users += 1;
-        drop(state);
-        file
+    fn used(&self, there: &There) -> Result<Arc<Mutex<File>>> {
+        // Whatever the clock says, a change is later than those that are in the object.
+        self.last.fetch_max(facts::upto(&there.head), Ordering::Relaxed);
+        loop {
+            let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+            let file = files.entry(there.id()).or_default().clone();
+            drop(files);
+            let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.forgotten {
+                continue;
+            }
+            if !state.is_at(&there.head.key) {
+                let text = format!("{} is a copy that a rename of {} left", there.head.key, state.key);
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            state.meet(&there.head);
+            state.users += 1;
+            drop(state);
+            return Ok(file);
+        }
     }
 
     /// What is at a path. Whoever looks at a file that was left half written has it put together.
@@ -134,97 +161,91 @@ impl Inner {
             return Ok(None);
         }
         if let Some(head) = self.store.head(&key)? {
-            return self.look_at(key, head).map(Some);
+            return self.look_at(head).map(Some);
         }
         let dir = format!("{key}/");
         let head = match self.store.head(&dir)? {
             Some(head) => head,
             None if self.store.list(&dir, false, 1, None)?.keys.is_empty() => return Ok(None),
             // Nobody made it, but there is something in it.
-            None => {
-                Head { size: 0, etag: dir.clone(), modified: Time { secs: 0, nanos: 0 }, meta: Meta::new() }
-            }
+            None => Head {
+                key: dir,
+                size: 0,
+                etag: String::new(),
+                modified: Time { secs: 0, nanos: 0 },
+                meta: Meta::new(),
+            },
         };
-        let found = facts::found(&head, true);
-        Ok(Some(There { key: dir, head, found }))
+        Ok(Some(There::new(head)))
     }
 
-    fn look_at(&self, key: String, head: Head) -> Result<There> {
-        let id = facts::id(&head);
-        let mut found = facts::found(&head, false);
-        if let Some(file) = self.written(id) {
+    fn look_at(&self, head: Head) -> Result<There> {
+        let mut there = There::new(head);
+        if let Some(file) = self.written(&there.head) {
             let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
-            state.meet(&key, head.size);
-            if state.users == 0 && self.finish(id, &mut state).is_ok() {
+            state.meet(&there.head);
+            if state.users == 0 && self.finish(there.id(), &mut state).is_ok() {
                 drop(state);
-                self.forget(id);
-                return match self.store.head(&key)? {
-                    Some(head) => Ok(There { found: facts::found(&head, false), key, head }),
-                    None => Err(Error::from(ErrorKind::Stale)),
-                };
+                self.forget(there.id());
+                let head = self.store.head(&there.head.key)?;
+                return head.map(There::new).ok_or_else(|| Error::from(ErrorKind::Stale));
             }
-            state.show(&mut found.version);
+            state.show(&mut there.found.version);
         }
-        if found.kind == FileKind::Symlink {
-            found.target = vec![0; head.size.min(MAX_PATH as u64) as usize];
-            self.store.get(&key, 0, &mut found.target)?;
+        if there.found.kind == FileKind::Symlink {
+            there.found.target = vec![0; there.head.size.min(MAX_PATH as u64) as usize];
+            self.store.get(&there.head.key, 0, &mut there.found.target)?;
         }
-        Ok(There { key, head, found })
+        Ok(there)
     }
 
     /// Puts a file together.
     fn finish(&self, id: u64, state: &mut File) -> Result<()> {
-        let Some(overlay) = &state.overlay else { return Ok(()) };
-        let head = self.store.head(&state.key)?.ok_or_else(|| Error::from(ErrorKind::Stale))?;
-        let mut meta = head.meta.clone();
-        let found = facts::found(&head, false);
-        let mut version = found.version;
-        state.show(&mut version);
-        facts::set(&mut meta, &head, (found.uid, found.gid), found.mode, version.mtime);
-        let pieces: Vec<Piece> = overlay.pieces(Span::new(0, overlay.size())).collect();
-        let base = state.key.clone();
-        let log = &state.log;
-        let name = |source: Source| match source {
-            Source::Part(number) => log
-                .iter()
-                .find(|bytes| bytes.number == number)
-                .map_or_else(String::new, |bytes| Inner::part(id) + &bytes.name()),
-            Source::Base | Source::Zero => base.clone(),
-        };
-        compose(&self.store, &state.key, &meta, &pieces, &name)?;
+        if let Some(overlay) = &state.overlay {
+            let head = self.store.head(&state.key)?.filter(|head| facts::id(head) == id);
+            let head = head.ok_or_else(|| Error::from(ErrorKind::Stale))?;
+            let mut meta = head.meta.clone();
+            let found = facts::found(&head, false);
+            let mut version = found.version;
+            state.show(&mut version);
+            facts::set(&mut meta, &head, (found.uid, found.gid), found.mode, version.mtime);
+            facts::set_upto(&mut meta, self.next());
+            let pieces: Vec<Piece> = overlay.pieces(Span::new(0, overlay.size())).collect();
+            compose(&self.store, &state.key, &meta, &pieces, &|source| state.source(id, source))?;
+            state.settle();
+        }
         self.remove_parts(id, state)
     }
 
-    /// Removes private objects, the first first: whatever is left of them changes nothing that is not so already.
+    /// Removes private objects that count no more.
     fn remove_parts(&self, id: u64, state: &mut File) -> Result<()> {
-        state.log.sort_unstable_by_key(|bytes| bytes.number);
-        while let Some(first) = state.log.first() {
-            self.store.delete(&(Inner::part(id) + &first.name()))?;
-            state.log.remove(0);
+        while let Some(last) = state.spent.last() {
+            self.store.delete(&(Inner::part(id) + &last.name()))?;
+            state.spent.pop();
         }
-        state.overlay = None;
         Ok(())
     }
 
     fn forget(&self, id: u64) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let idle = |file: &Arc<Mutex<File>>| {
-            let state = file.lock().unwrap_or_else(PoisonError::into_inner);
-            state.users == 0 && state.log.is_empty()
-        };
-        if files.get(&id).is_some_and(idle) {
+        let Some(file) = files.get(&id).cloned() else { return };
+        let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.users == 0 && state.log.is_empty() && state.spent.is_empty() {
+            // Somebody may have found it already, and wait to use it.
+            state.forgotten = true;
             files.remove(&id);
         }
     }
 
     /// A file that was removed or replaced takes its private objects with it.
-    fn drop_file(&self, id: u64) -> Result<()> {
-        let Some(file) = self.written(id) else { return Ok(()) };
+    fn drop_file(&self, there: &There) -> Result<()> {
+        let Some(file) = self.written(&there.head) else { return Ok(()) };
         let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
         state.gone = true;
-        self.remove_parts(id, &mut state)?;
+        state.settle();
+        self.remove_parts(there.id(), &mut state)?;
         drop(state);
-        self.forget(id);
+        self.forget(there.id());
         Ok(())
     }
 
@@ -250,49 +271,12 @@ impl Inner {
     }
 
     /// Copies an object of any size, with what is written down with it.
-    fn copy(&self, from: &str, to: &str, size: u64, meta: &Meta) -> Result<()> {
-        if size <= AT_ONCE {
-            return self.store.copy(from, to, Some(meta));
+    fn copy(&self, from: &Head, to: &str, meta: &Meta) -> Result<()> {
+        if from.size <= AT_ONCE {
+            return self.store.copy(&from.key, to, Some(meta));
         }
-        let whole = Piece { span: Span::new(0, size), source: Source::Base, from: 0 };
-        compose(&self.store, to, meta, &[whole], &|_| from.to_owned())
-    }
-
-    fn move_file(&self, from: &There, to: &str) -> Result<()> {
-        let id = facts::id(&from.head);
-        let mut meta = from.head.meta.clone();
-        meta.insert("forebay-id".to_owned(), format!("{id:016x}"));
-        self.copy(&from.key, to, from.head.size, &meta)?;
-        if let Some(file) = self.written(id) {
-            file.lock().unwrap_or_else(PoisonError::into_inner).key = to.to_owned();
-        }
-        self.store.delete(&from.key)
-    }
-
-    fn move_dir(&self, from: &str, to: &str) -> Result<()> {
-        let mut keys = Vec::new();
-        self.each_key(from, &mut |key| {
-            keys.push(key.to_owned());
-            Ok(())
-        })?;
-        for key in keys {
-            let head = self.store.head(&key)?.ok_or_else(|| Error::from(ErrorKind::Stale))?;
-            let found = facts::found(&head, key.ends_with('/'));
-            let there = There { key: key.clone(), head, found };
-            self.move_file(&there, &(to.to_owned() + &key[from.len()..]))?;
-        }
-        Ok(())
-    }
-
-    /// What stands in the way of a rename, if it may be replaced.
-    fn replaced(&self, from: &There, to: Path<'_>) -> Result<Option<There>> {
-        let Some(there) = self.look(to)? else { return Ok(None) };
-        match (from.found.kind == FileKind::Directory, there.found.kind == FileKind::Directory) {
-            (true, false) => Err(failed(to, ErrorKind::NotDirectory)),
-            (false, true) => Err(failed(to, ErrorKind::IsDirectory)),
-            (true, true) if !self.is_empty_dir(&there.key)? => Err(failed(to, ErrorKind::NotEmpty)),
-            _ => Ok(Some(there)),
-        }
+        let whole = Piece { span: Span::new(0, from.size), source: Source::Base, from: 0 };
+        compose(&self.store, to, meta, &[whole], &|_| Ok(from.key.clone()))
     }
 }
 
@@ -312,7 +296,7 @@ impl Backend for S3 {
     fn list(&self, dir: Path<'_>, show: &mut dyn FnMut(Name)) -> Result<()> {
         let prefix = match self.inner.look(dir)? {
             _ if dir.is_empty() => String::new(),
-            Some(there) if there.found.kind == FileKind::Directory => there.key,
+            Some(there) if there.found.kind == FileKind::Directory => there.head.key,
             Some(_) => return Err(failed(dir, ErrorKind::NotDirectory)),
             None => return Err(failed(dir, ErrorKind::NotFound)),
         };
@@ -336,7 +320,7 @@ impl Backend for S3 {
     fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
         match self.inner.look(file)? {
             Some(there) if there.found.kind == FileKind::File => {
-                Ok(Box::new(S3Object::new(self.inner.clone(), &there)))
+                Ok(Box::new(S3Object::new(self.inner.clone(), &there)?))
             }
             Some(_) => Err(failed(file, ErrorKind::Invalid)),
             None => Err(failed(file, ErrorKind::NotFound)),
@@ -356,9 +340,10 @@ impl Backend for S3 {
 
     fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
         self.inner.demand_free(file)?;
-        let number = self.inner.next();
-        let meta = facts::meta(FileKind::File, creation.owner, creation.mode, number, facts::moment(number));
-        self.inner.store.put(&key(file)?, &[], &meta)?;
+        let (key, number) = (key(file)?, self.inner.next());
+        let (at, mtime) = ((key.as_str(), number), facts::moment(number));
+        let meta = facts::meta(FileKind::File, at, creation.owner, creation.mode, mtime);
+        self.inner.store.put(&key, &[], &meta)?;
         self.open(file)
     }
 
@@ -368,23 +353,24 @@ impl Backend for S3 {
 
     fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
         self.inner.demand_free(path)?;
-        let number = self.inner.next();
+        let (key, number) = (key(path)?, self.inner.next());
         let me = (Uid(rustix::process::geteuid().as_raw()), Gid(rustix::process::getegid().as_raw()));
-        let meta = facts::meta(FileKind::Symlink, me, 0o777, number, facts::moment(number));
-        self.inner.store.put(&key(path)?, target, &meta)
+        let meta = facts::meta(FileKind::Symlink, (&key, number), me, 0o777, facts::moment(number));
+        self.inner.store.put(&key, target, &meta)
     }
 
     fn set_attr(&self, path: Path<'_>, owner: (Uid, Gid), mode: u16, mtime: Time) -> Result<()> {
         let there = self.inner.look(path)?.ok_or_else(|| failed(path, ErrorKind::NotFound))?;
         if there.found.kind == FileKind::Directory {
-            let meta = facts::meta(FileKind::Directory, owner, mode, facts::id(&there.head), mtime);
-            return self.inner.store.put(&there.key, &[], &meta);
+            let at = (there.head.key.as_str(), there.id());
+            let meta = facts::meta(FileKind::Directory, at, owner, mode, mtime);
+            return self.inner.store.put(&there.head.key, &[], &meta);
         }
         let mode = if there.found.kind == FileKind::Symlink { 0o777 } else { mode };
         let mut meta = there.head.meta.clone();
         facts::set(&mut meta, &there.head, owner, mode, mtime);
-        self.inner.copy(&there.key, &there.key, there.head.size, &meta)?;
-        if let Some(file) = self.inner.written(facts::id(&there.head)) {
+        self.inner.copy(&there.head, &there.head.key, &meta)?;
+        if let Some(file) = self.inner.written(&there.head) {
             file.lock().unwrap_or_else(PoisonError::into_inner).mtime = Some(mtime);
         }
         Ok(())
@@ -397,9 +383,9 @@ impl Backend for S3 {
             Some(_) => return Err(failed(dir, ErrorKind::Exists)),
             None => {}
         }
-        let number = self.inner.next();
-        let meta = facts::meta(FileKind::Directory, owner, mode, number, facts::moment(number));
-        self.inner.store.put(&(key(dir)? + "/"), &[], &meta)
+        let (key, number) = (key(dir)? + "/", self.inner.next());
+        let meta = facts::meta(FileKind::Directory, (&key, number), owner, mode, facts::moment(number));
+        self.inner.store.put(&key, &[], &meta)
     }
 
     fn unlink(&self, path: Path<'_>) -> Result<bool> {
@@ -407,18 +393,18 @@ impl Backend for S3 {
         if there.found.kind == FileKind::Directory {
             return Err(failed(path, ErrorKind::IsDirectory));
         }
-        self.inner.store.delete(&there.key)?;
-        self.inner.drop_file(facts::id(&there.head))?;
+        self.inner.store.delete(&there.head.key)?;
+        self.inner.drop_file(&there)?;
         Ok(true)
     }
 
     fn remove_dir(&self, dir: Path<'_>) -> Result<bool> {
         let Some(there) = self.inner.look(dir)? else { return Ok(false) };
         match there.found.kind {
-            FileKind::Directory if !self.inner.is_empty_dir(&there.key)? => {
+            FileKind::Directory if !self.inner.is_empty_dir(&there.head.key)? => {
                 Err(failed(dir, ErrorKind::NotEmpty))
             }
-            FileKind::Directory => self.inner.store.delete(&there.key).map(|()| true),
+            FileKind::Directory => self.inner.store.delete(&there.head.key).map(|()| true),
             _ => Err(failed(dir, ErrorKind::NotDirectory)),
         }
     }
@@ -434,16 +420,16 @@ impl Backend for S3 {
         }
         let replaced = self.inner.replaced(&there, to)?;
         match there.found.kind {
-            FileKind::Directory => self.inner.move_dir(&there.key, &(key(to)? + "/"))?,
-            _ => self.inner.move_file(&there, &key(to)?)?,
+            FileKind::Directory => self.inner.move_dir(&there, &(key(to)? + "/"), replaced.as_ref())?,
+            _ => self.inner.move_file(&there, &key(to)?, replaced.as_ref())?,
         }
-        replaced.map_or(Ok(true), |old| self.inner.drop_file(facts::id(&old.head)).map(|()| true))
+        Ok(true)
     }
 
     fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
         let Some(there) = self.inner.look(file)? else { return Ok(false) };
         match there.found.kind {
-            FileKind::File => S3Object::new(self.inner.clone(), &there).cut(size).map(|()| true),
+            FileKind::File => S3Object::new(self.inner.clone(), &there)?.cut(size).map(|()| true),
             FileKind::Directory => Err(failed(file, ErrorKind::IsDirectory)),
             _ => Err(failed(file, ErrorKind::Invalid)),
         }

@@ -1,5 +1,6 @@
 //! Files of a bucket that are being read or written.
 
+use super::store::{Head, Meta};
 use super::{Inner, Overlay, Source, There, facts};
 use crate::{Object, Version};
 use forebay_model::{Error, ErrorKind, Result, Span, Time};
@@ -43,11 +44,15 @@ pub(super) struct File {
     pub(super) users: usize,
     /// Its private objects.
     pub(super) log: Vec<Bytes>,
+    /// Others that may be there and count no more: they are in its object, or have failed.
+    pub(super) spent: Vec<Bytes>,
     /// What they and its object come to, if there are any.
     pub(super) overlay: Option<Overlay>,
     /// The time of its last change, where that was set after the last write.
     pub(super) mtime: Option<Time>,
     pub(super) gone: bool,
+    /// Another counts, if any.
+    pub(super) forgotten: bool,
 }
 
 impl File {
@@ -57,14 +62,37 @@ impl File {
         File { log, ..File::default() }
     }
 
-    /// Its object was found, with so many bytes.
-    pub(super) fn meet(&mut self, key: &str, size: u64) {
-        key.clone_into(&mut self.key);
-        if self.overlay.is_none() && !self.log.is_empty() {
-            let mut overlay = Overlay::new(size);
+    /// Whether its object is the one with this key. A rename that failed may have left a copy elsewhere.
+    pub(super) fn is_at(&self, key: &str) -> bool {
+        self.key.is_empty() || self.key == key
+    }
+
+    /// Its object was found.
+    pub(super) fn meet(&mut self, head: &Head) {
+        head.key.clone_into(&mut self.key);
+        if self.overlay.is_some() {
+            return;
+        }
+        let upto = facts::upto(head);
+        self.spent.extend(self.log.extract_if(.., |bytes| bytes.number <= upto));
+        if !self.log.is_empty() {
+            let mut overlay = Overlay::new(head.size);
             self.log.iter().for_each(|&bytes| apply(&mut overlay, bytes));
             self.overlay = Some(overlay);
         }
+    }
+
+    /// Its object is all there is of it.
+    pub(super) fn settle(&mut self) {
+        self.spent.append(&mut self.log);
+        self.overlay = None;
+    }
+
+    /// The object that has a piece of it.
+    pub(super) fn source(&self, id: u64, source: Source) -> Result<String> {
+        let Source::Part(number) = source else { return Ok(self.key.clone()) };
+        let part = self.log.iter().find(|bytes| bytes.number == number);
+        part.map(|bytes| Inner::part(id) + &bytes.name()).ok_or_else(|| Error::from(ErrorKind::Stale))
     }
 
     /// What it is, beside its object.
@@ -91,9 +119,9 @@ pub(super) struct S3Object {
 }
 
 impl S3Object {
-    pub(super) fn new(inner: Arc<Inner>, there: &There) -> S3Object {
-        let file = inner.used(there);
-        S3Object { inner, file, id: facts::id(&there.head) }
+    pub(super) fn new(inner: Arc<Inner>, there: &There) -> Result<S3Object> {
+        let file = inner.used(there)?;
+        Ok(S3Object { inner, file, id: facts::id(&there.head) })
     }
 
     /// Sets its length.
@@ -109,7 +137,18 @@ impl S3Object {
 
     fn change(&self, bytes: Bytes, body: &[u8]) -> Result<()> {
         drop(self.lock()?);
-        self.inner.store.put(&(Inner::part(self.id) + &bytes.name()), body, &super::Meta::new())?;
+        let key = Inner::part(self.id) + &bytes.name();
+        let done = self.inner.store.put(&key, body, &Meta::new()).and_then(|()| self.add(bytes));
+        if done.is_err() {
+            // It may have been done all the same, or may yet be: it is removed now, and once more at the end.
+            let _ = self.inner.store.delete(&key);
+            self.file.lock().unwrap_or_else(PoisonError::into_inner).spent.push(bytes);
+        }
+        done
+    }
+
+    /// A change was made.
+    fn add(&self, bytes: Bytes) -> Result<()> {
         let mut state = self.lock()?;
         if state.overlay.is_none() {
             let head = self.inner.store.head(&state.key)?.ok_or_else(|| Error::from(ErrorKind::Stale))?;
@@ -150,12 +189,7 @@ impl Object for S3Object {
             let here = &mut into[done..done + piece.span.len() as usize];
             match piece.source {
                 Source::Zero => here.fill(0),
-                Source::Base => self.inner.store.get(&state.key, piece.from, here)?,
-                Source::Part(number) => {
-                    let bytes = state.log.iter().find(|bytes| bytes.number == number);
-                    let bytes = bytes.ok_or_else(|| Error::from(ErrorKind::Stale))?;
-                    self.inner.store.get(&(Inner::part(self.id) + &bytes.name()), piece.from, here)?;
-                }
+                source => self.inner.store.get(&state.source(self.id, source)?, piece.from, here)?,
             }
             done += here.len();
         }
@@ -186,7 +220,10 @@ impl Drop for S3Object {
             return;
         }
         // Nobody can be told. What is not put together now is read as it is, until somebody looks again.
-        let _ = if state.gone { Ok(()) } else { self.inner.finish(self.id, &mut state) };
+        let _ = match state.gone {
+            true => self.inner.remove_parts(self.id, &mut state),
+            false => self.inner.finish(self.id, &mut state),
+        };
         drop(state);
         self.inner.forget(self.id);
     }

@@ -23,6 +23,7 @@ const ROOTS: &[&str] =
 /// What an object is, without its bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Head {
+    pub(super) key: String,
     pub(super) size: u64,
     pub(super) etag: String,
     /// When the object was written.
@@ -139,7 +140,8 @@ impl Store {
         let size = text("content-length").and_then(|size| size.parse().ok()).unwrap_or(0);
         let modified =
             text("last-modified").and_then(|text| date(&text)).unwrap_or(Time { secs: 0, nanos: 0 });
-        Ok(Some(Head { size, etag: text("etag").unwrap_or_default(), modified, meta: meta.collect() }))
+        let (key, etag) = (key.to_owned(), text("etag").unwrap_or_default());
+        Ok(Some(Head { key, size, etag, modified, meta: meta.collect() }))
     }
 
     /// Bytes of an object from an offset on, as many as asked for.

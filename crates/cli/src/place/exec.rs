@@ -1,6 +1,7 @@
 //! A program whose files are placed.
 
 use super::spec;
+use super::topology::{self, Written};
 use crate::failure::{Failure, Outcome};
 use crate::{library, output};
 use clap::Args;
@@ -27,6 +28,9 @@ pub(super) struct Exec {
     /// How many targets there are, if nothing else is known of them
     #[arg(long, value_name = "COUNT", conflicts_with = "topology")]
     targets: Option<u32>,
+    /// A target that must not be used; may be given several times
+    #[arg(long, value_name = "TARGET")]
+    exclude: Vec<String>,
     /// Tell here how each file lies, and all trouble
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -48,7 +52,7 @@ impl Exec {
     pub(super) fn run(self) -> Outcome {
         let pfs =
             std::fs::canonicalize(&self.pfs).map_err(|error| Failure::local("use", &self.pfs, &error))?;
-        let (topology, limits) = self.described()?;
+        let Written { topology, limits, weights } = self.described(&pfs)?;
         let preload = library::lay_down(&library::PLACE)?;
         let home = preload.parent().unwrap_or(Path::new("/")).to_owned();
         let job = forebay_client::job_of_this_process();
@@ -62,7 +66,7 @@ impl Exec {
         let setting = Setting {
             prefix: pfs.as_os_str().as_bytes().to_vec(),
             description: topology.description().clone(),
-            weights: Weights::default(),
+            weights,
             limits,
             job: job.id().0,
             service: self.counting(job)?,
@@ -90,17 +94,18 @@ impl Exec {
         Ok(Some(Service { address: address.to_string(), key, job }))
     }
 
-    fn described(&self) -> Outcome<(Topology, Limits)> {
+    fn described(&self, pfs: &Path) -> Outcome<Written> {
         if let Some(path) = &self.topology {
-            let written = spec::topology(path)?;
-            return Ok((written.topology, written.limits));
+            return spec::topology(path, &self.exclude);
         }
-        if let Some(count) = self.targets.filter(|&count| count > 0) {
-            return Ok((Topology::flat(count), Limits::LUSTRE));
-        }
-        let found = forebay_backend::lustre().and_then(|description| Topology::new(description).ok());
+        let flat = self.targets.filter(|&count| count > 0).map(Topology::flat);
+        let found = flat.map(|flat| flat.description().clone()).or_else(|| forebay_backend::lustre(pfs));
         let help = "no Lustre tells of its targets on this machine: give --topology or --targets";
-        found.map(|topology| (topology, Limits::LUSTRE)).ok_or_else(|| Failure::Usage(help.to_owned()))
+        let mut description = found.ok_or_else(|| Failure::Usage(help.to_owned()))?;
+        topology::exclude(&mut description, &self.exclude)
+            .map_err(|what| Failure::Usage(format!("--exclude: {what}")))?;
+        let topology = Topology::new(description).map_err(|flaw| Failure::Failed(flaw.to_string()))?;
+        Ok(Written { topology, limits: Limits::LUSTRE, weights: Weights::default() })
     }
 }
 

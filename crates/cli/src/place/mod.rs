@@ -15,9 +15,11 @@ use crate::view::Placed;
 use crate::{library, output};
 use clap::{Args, Subcommand};
 use forebay_policy::place::{Job, Ledger, place};
+use forebay_server::Described;
 use spec::Spec;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+pub(crate) use topology::weights;
 
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -55,6 +57,12 @@ impl Place {
             }
         }
     }
+}
+
+/// What a `topology.toml` says, for a server that drains.
+pub(crate) fn described(path: &Path) -> Outcome<Described> {
+    let written = spec::topology(path, &[])?;
+    Ok(Described { description: written.topology.description().clone(), weights: written.weights })
 }
 
 fn dry(path: &Path, json: bool) -> Outcome {

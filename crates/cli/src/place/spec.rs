@@ -23,8 +23,8 @@ pub(super) struct Spec {
 }
 
 /// Reads a topology by itself.
-pub(super) fn topology(path: &Path) -> Outcome<Written> {
-    elsewhere(path, &[])
+pub(super) fn topology(path: &Path, exclude: &[String]) -> Outcome<Written> {
+    elsewhere(path, exclude)
 }
 
 impl Spec {
@@ -65,7 +65,7 @@ fn elsewhere(path: &Path, exclude: &[String]) -> Outcome<Written> {
 }
 
 fn spec(mut top: Table<'_>, written: Written) -> Result<Spec, Error> {
-    let weights = top.take("weights").map_or(Ok(Weights::default()), weights)?;
+    let weights = top.take("weights").map_or(Ok(written.weights), topology::weights)?;
     let lists = top.take("writer").map_or(Ok(Vec::new()), |value| value.tables("writer"))?;
     let mut job = top
         .take("job")
@@ -147,19 +147,4 @@ fn repeated(
     let writer = Writer { client: Some(client), bytes: size.map(|size| size.0).or(each) };
     writers.extend(std::iter::repeat_n(writer, count as usize));
     Ok(())
-}
-
-fn weights(value: Value<'_>) -> Result<Weights, Error> {
-    let mut table = value.table("weights: ")?;
-    let span = table.span.clone();
-    let mut weight = |key: &str| table.take(key).map_or(Ok(0.0), |value| value.number());
-    let weights = Weights {
-        router: weight("router")?,
-        server: weight("server")?,
-        target: weight("target")?,
-        space: weight("space")?,
-    };
-    let checked = weights.checked().map_err(|what| table.at(&span, "weights", what));
-    table.finish("router, server, target, space")?;
-    checked
 }

@@ -3,7 +3,7 @@
 use crate::keys::{File, Table, Value};
 use forebay_model::{Bytes, Error};
 use forebay_policy::place::{
-    Client, Description, Flaw, Limits, Part, Router, Routers, Server, State, Target, Topology,
+    Client, Description, Flaw, Limits, Part, Router, Routers, Server, State, Target, Topology, Weights,
 };
 use std::ops::Range;
 
@@ -14,6 +14,7 @@ const MOST: u32 = 1 << 20;
 pub(crate) struct Written {
     pub(crate) topology: Topology,
     pub(crate) limits: Limits,
+    pub(crate) weights: Weights,
 }
 
 /// Where each part of a description stands, for complaints.
@@ -43,18 +44,24 @@ impl Places {
 pub(crate) fn read(file: &File<'_>, mut table: Table<'_>, exclude: &[String]) -> Result<Written, Error> {
     let whole = table.span.clone();
     let limits = table.take("limits").map_or(Ok(Limits::LUSTRE), limits)?;
+    let weights = table.take("weights").map_or(Ok(Weights::default()), weights)?;
     let (mut description, places) = match table.take("flat") {
         Some(value) => (flat(value)?, Places::default()),
         None => described(&mut table)?,
     };
-    table.finish("limits, flat, router, server, target, client")?;
-    for name in exclude {
-        let found = description.targets.iter_mut().find(|target| target.name == *name);
-        let missing = || file.wrong(&whole, "exclude", format!("there is no target \"{name}\""));
-        found.ok_or_else(missing)?.state = State::Excluded;
-    }
+    table.finish("limits, weights, flat, router, server, target, client")?;
+    self::exclude(&mut description, exclude).map_err(|what| file.wrong(&whole, "exclude", what))?;
     let topology = Topology::new(description).map_err(|flaw| places.complain(file, &whole, &flaw))?;
-    Ok(Written { topology, limits })
+    Ok(Written { topology, limits, weights })
+}
+
+/// Targets that must not be used, by their names.
+pub(super) fn exclude(description: &mut Description, names: &[String]) -> Result<(), String> {
+    for name in names {
+        let found = description.targets.iter_mut().find(|target| target.name == *name);
+        found.ok_or_else(|| format!("there is no target \"{name}\""))?.state = State::Excluded;
+    }
+    Ok(())
 }
 
 fn described(table: &mut Table<'_>) -> Result<(Description, Places), Error> {
@@ -196,6 +203,22 @@ fn limits(value: Value<'_>) -> Result<Limits, Error> {
     }
     table.finish("stripes, unit, largest, usual, progressive")?;
     Ok(limits)
+}
+
+/// What each resource counts: what is not said counts nothing.
+pub(crate) fn weights(value: Value<'_>) -> Result<Weights, Error> {
+    let mut table = value.table("weights: ")?;
+    let span = table.span.clone();
+    let mut weight = |key: &str| table.take(key).map_or(Ok(0.0), |value| value.number());
+    let weights = Weights {
+        router: weight("router")?,
+        server: weight("server")?,
+        target: weight("target")?,
+        space: weight("space")?,
+    };
+    let checked = weights.checked().map_err(|what| table.at(&span, "weights", what));
+    table.finish("router, server, target, space")?;
+    checked
 }
 
 /// A size, as a text or a number of bytes.

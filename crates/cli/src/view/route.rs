@@ -29,7 +29,7 @@ pub(crate) fn amplification(buffered: u64, written: u64) -> f64 {
 
 impl fmt::Display for Routed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RouteStatus { mode, pipeline, bypass, buffered, direct, waits, waited } = &self.status;
+        let RouteStatus { mode, pipeline, bypass, buffered, direct, waits, waited, .. } = &self.status;
         let pipeline = if *pipeline { "" } else { ", no pipeline" };
         let bypass = if *bypass { ", past a full buffer" } else { "" };
         write!(
@@ -70,7 +70,20 @@ mod tests {
             ),
         ] {
             let (mode, waited) = ("traffic".to_owned(), 3_000_000_000);
-            let status = RouteStatus { mode, pipeline: true, bypass: false, buffered, direct, waits, waited };
+            let (decided, indexed, extents, index) = (0, 0, 0, 0);
+            let status = RouteStatus {
+                mode,
+                pipeline: true,
+                bypass: false,
+                buffered,
+                direct,
+                waits,
+                waited,
+                decided,
+                indexed,
+                extents,
+                index,
+            };
             assert_eq!(
                 Routed::from(status).to_string().replace(".0 MiB", " MiB").replace("3.0 s", "3 s"),
                 shown

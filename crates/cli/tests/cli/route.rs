@@ -92,10 +92,39 @@ fn what_is_wrong_with_a_trace_is_named_by_its_line() {
 }
 
 #[test]
+fn the_way_of_writes_is_changed_while_servers_run() {
+    for how in [&[][..], &["--servers", "3"]] {
+        let mut world = World::empty();
+        std::fs::create_dir(world.path("behind")).unwrap();
+        world.start(&[&["--backend", "dir:behind"], how].concat());
+        let each = |key: &str| -> Vec<Value> {
+            let status = world.json(&["status", "--json"]);
+            match status["servers"].as_array() {
+                Some(all) => all.iter().map(|server| server["status"]["route"][key].clone()).collect(),
+                None => vec![status["route"][key].clone()],
+            }
+        };
+        let is_all = |key: &str, value: Value| each(key).into_iter().all(|found| found == value);
+        assert!(is_all("mode", json!("buffer")));
+        world.write("new", vec![7; 300_000]);
+        world.well(&["put", "new", "/buffered"]);
+        world.well(&["policy", "route", "direct"]);
+        assert!(is_all("mode", json!("direct")));
+        world.well(&["put", "new", "/direct"]);
+        assert!(!is_all("direct", json!(0)), "{:?}", each("direct"));
+        assert!(is_all("waits", json!(0)) && is_all("waited", json!(0)), "counters for whoever watches");
+        assert_eq!(world.well(&["cat", "/buffered", "/direct"]).len(), 600_000);
+        world.run(&["policy", "route", "sometimes"]).failed(2, &["sometimes", "overflow"]);
+    }
+    World::up().run(&["policy", "route", "direct"]).failed(1, &["--backend"]);
+}
+
+#[test]
 fn a_small_scenario_is_run_with_real_servers() {
     let world = World::empty();
     let text = "title = 'small'\nlink = '1GB/s'\nrequest = '16KiB'\nslower = 0.01\nwriters = [2]\ncapacity = [200]\n\
-                ways = ['direct', 'buffer', 'traffic', 'traffic-no-pipeline', 'overflow', 'buffer-pipeline']\nqueue = [8]\n\
+                ways = ['direct', 'buffer', 'traffic', 'traffic-no-pipeline', 'overflow', 'buffer-pipeline', 'plain']\n\
+                queue = [8]\ngrain = 2\n\
                 [[burst]]\npattern = 'segmented-contiguous'\nbytes = '2MiB'\n\
                 [[burst]]\npattern = 'segmented-random'\nbytes = '2MiB'\n";
     world.write("small.toml", text);
@@ -104,8 +133,9 @@ fn a_small_scenario_is_run_with_real_servers() {
     let runs = report["runs"].as_array().expect("runs");
     let found: Vec<(&str, f64)> =
         runs.iter().map(|run| (run["way"].as_str().unwrap(), run["buffered"].as_f64().unwrap())).collect();
-    assert_eq!(found.len(), 6, "{report}");
+    assert_eq!(found.len(), 7, "{report}");
     for (way, least, most) in [
+        ("plain", 0.0, 0.0),
         ("direct", 0.0, 0.2),
         ("buffer", 1.0, 1.0),
         ("buffer-pipeline", 1.0, 1.0),

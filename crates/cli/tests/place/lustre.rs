@@ -22,6 +22,7 @@ use std::time::{Duration, SystemTime};
 
 const NOW: Duration = Duration::ZERO;
 const LOV: &str = "lustre.lov";
+const OLD: &str = "old.lov";
 const V3: u32 = 0x0BD3_0BD0;
 const SPECIFIC: u32 = 0x0BD5_0BD0;
 const COMPOSITE: u32 = 0x0BD6_0BD0;
@@ -38,6 +39,8 @@ pub(crate) enum Mood {
     Strict,
     /// Knows no layouts at all.
     Ignorant,
+    /// Knows them, but not by the attribute: by calls of its own, which come under another name.
+    Old,
 }
 
 /// What a layout says, as read by hand.
@@ -221,8 +224,8 @@ impl State {
             Mood::Strict => return Err(Errno::EPERM),
             Mood::Ignorant => return Err(Errno::EOPNOTSUPP),
             // A layout stays.
-            Mood::Willing if !is_dir && self.nodes[&ino].lov.is_some() => return Ok(()),
-            Mood::Willing => {}
+            Mood::Willing | Mood::Old if !is_dir && self.nodes[&ino].lov.is_some() => return Ok(()),
+            Mood::Willing | Mood::Old => {}
         }
         if lov.len() < 32 {
             return Err(Errno::EINVAL);
@@ -306,6 +309,13 @@ impl State {
         self.nodes.insert(ino, Node { mode, bytes: Vec::new(), names: BTreeMap::new(), lov: None });
         self.nodes.get_mut(&dir).expect("a directory").names.insert(name.to_owned(), ino);
         ino
+    }
+}
+
+impl State {
+    /// By which attribute layouts are set and read.
+    fn attribute(&self) -> &'static str {
+        if self.mood == Mood::Old { OLD } else { LOV }
     }
 }
 
@@ -459,7 +469,8 @@ impl Filesystem for Fs {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        let done = if name == LOV { self.lock().set(ino.0, value) } else { Err(Errno::EOPNOTSUPP) };
+        let mut state = self.lock();
+        let done = if name == state.attribute() { state.set(ino.0, value) } else { Err(Errno::EOPNOTSUPP) };
         match done {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
@@ -475,7 +486,7 @@ impl Filesystem for Fs {
                 _ => reply.error(Errno::ERANGE),
             };
         }
-        if name != LOV || state.mood == Mood::Ignorant {
+        if name != state.attribute() || state.mood == Mood::Ignorant {
             return reply.error(Errno::EOPNOTSUPP);
         }
         match &state.nodes[&ino.0].lov {

@@ -1,9 +1,11 @@
 //! Parallel programs of both families of MPI, four ranks each.
 
-use crate::lustre::Layout;
-use crate::world::{World, heights, skip, well};
+use crate::lustre::{Layout, Stripes};
+use crate::world::{JOB, TARGETS, World, heights, skip, well};
+use forebay_policy::place::{Job, Ledger, Limits, Pattern, Shape, Topology, Weights, Writer, place};
 use std::collections::BTreeSet;
 use std::process::Command;
+use std::sync::Arc;
 
 /// The launcher of a family, with what lets it run four ranks on a small machine as whoever this is.
 fn launched(world: &World, family: &str, program: &std::path::Path, arguments: &[&str]) -> String {
@@ -26,6 +28,30 @@ fn is_here(family: &str) -> bool {
     missing.is_none()
 }
 
+/// What is known of a file: its bytes, and how many stripes of which size somebody asked for.
+type Known = (Option<u64>, Option<(u32, u64)>);
+
+/// The layouts that a job of four ranks gets for files of so many writers each, one after the other.
+fn planned(writers_of_each: u32, files: &[Known]) -> Vec<Vec<Stripes>> {
+    let mut ledger = Ledger::new(Arc::new(Topology::flat(TARGETS)), Weights::default(), JOB);
+    let all = vec![Writer { client: None, bytes: None }; 4];
+    let pattern = if writers_of_each > 1 { Pattern::Grouped(writers_of_each) } else { Pattern::PerProcess };
+    let mut plan = |&(file_size, stripes): &Known| {
+        let (stripe_count, stripe_size) = stripes.unzip();
+        let job =
+            Job { writers: &all, pattern, file_size, stripe_count, stripe_size, limits: &Limits::LUSTRE };
+        let plan = place(&mut ledger, &job).expect("there is room");
+        let stripes = |shape: &Shape| match shape {
+            Shape::Striped(stripes) => {
+                Some(Stripes { targets: stripes.targets.clone(), size: stripes.size as u32 })
+            }
+            _ => None,
+        };
+        plan.files.iter().filter_map(|file| stripes(&file.shape)).collect()
+    };
+    files.iter().map(&mut plan).collect()
+}
+
 fn different(targets: &[u32]) -> bool {
     targets.iter().collect::<BTreeSet<_>>().len() == targets.len()
 }
@@ -38,22 +64,39 @@ fn placed(family: &str) {
     let Some(program) = world.compiled("shared.c", &format!("mpicc.{family}"), &["-O1"]) else { return };
     assert_eq!(launched(&world, family, &program, &["pfs"]), "all is well\n", "{}", world.log());
     let log = world.log();
-    for name in ["sized", "exclusive"] {
-        let stripes = world.stripes(name);
-        assert_eq!((stripes.targets.len(), stripes.size), (4, 1 << 20), "{name}: {log}");
-        assert!(different(&stripes.targets), "{name}: {stripes:?}");
+    const MIB: u64 = 1 << 20;
+    let sized = (Some(4 * MIB), None);
+    // In this order the program makes them; the size of the last is that of the one before it.
+    let four =
+        planned(4, &[sized, sized, (Some(4 * MIB), Some((2, MIB / 8))), (None, None), (Some(4000), None)]);
+    let names = [(0, "sized", MIB), (1, "exclusive", MIB), (2, "asked", MIB / 8), (4, "unknown.2", MIB / 16)];
+    for (number, name, size) in names {
+        let found = world.stripes(name);
+        assert_eq!(vec![found.clone()], four[number], "{name}: {log}");
+        assert!(u64::from(found.size) == size && different(&found.targets), "{name}: {found:?}");
     }
-    let asked = world.stripes("asked");
-    assert_eq!((asked.targets.len(), asked.size), (2, 131_072), "{log}");
     let Layout::Parts(parts, first) = world.fs.lock().layout("unknown.1") else { panic!("{log}") };
     assert_eq!((parts, first.len()), (vec![(4 << 20, 1, 1 << 20), (u64::MAX, 4, 1 << 20)], 1), "{log}");
-    // The one before tells how large it will be: 4000 bytes.
-    let second = world.stripes("unknown.2");
-    assert_eq!((second.targets.len(), second.size), (4, 65_536), "{log}");
-    let own: Vec<u32> = (0..4).map(|rank| world.stripes(&format!("own.{rank}")).targets[0]).collect();
-    assert!(different(&own), "{own:?}: {log}");
-    let halves: Vec<u32> = (0..2).flat_map(|half| world.stripes(&format!("half.{half}")).targets).collect();
+    let own: Vec<Stripes> = (0..4).map(|rank| world.stripes(&format!("own.{rank}"))).collect();
+    // Open MPI makes files of its own beside them, to see whether they can be locked.
+    let first = planned(1, &[(None, None)]).concat();
+    let targets: Vec<u32> = own.iter().map(|stripes| stripes.targets[0]).collect();
+    assert!(different(&targets) && (family != "mpich" || own == first), "{own:?}, not {first:?}: {log}");
+    // Those who write two at a time are counted together, whoever says that they do.
+    let pairs = (Some(2 * MIB), None);
+    let two = planned(2, &[pairs, pairs]);
+    assert_eq!(world.stripes("pair"), two[0][0], "{log}");
+    assert_eq!(world.stripes("half.0"), two[1][0], "{log}");
+    // Whoever leads the second half was no leader before.
+    assert_eq!(world.stripes("half.1"), two[0][1], "{log}");
+    let halves = [world.stripes("half.0").targets, world.stripes("half.1").targets].concat();
     assert!(halves.len() == 4 && different(&halves), "{halves:?}: {log}");
+    for says in
+        ["4 writers, says its communicator", "2 writers, says its info", "4000 bytes, as the file before"]
+    {
+        assert!(log.contains(says), "{says}: {log}");
+    }
+    assert!(log.contains("unknown.1: the size is not known: the file lies over more targets"), "{log}");
     let all: Vec<u32> = [world.stripes("sized").targets, world.stripes("exclusive").targets].concat();
     assert_eq!(heights(&all), [1; 8], "two shared files take all targets: {log}");
     let created = world.fs.lock().created.clone();
@@ -71,22 +114,31 @@ fn files_of_open_mpi_are_placed() {
     placed("openmpi");
 }
 
-fn one_file(family: &str, source: &str, compiler: &str) {
+/// HDF5 as a library of its own, and not in the program.
+const SHARED: [&str; 2] = ["-O1", "-shlib"];
+
+fn one_file(family: &str, source: &str, compiler: &str) -> Option<World> {
     if !is_here(family) {
-        return;
+        return None;
     }
-    let Some(world) = World::new(&[]) else { return };
-    let Some(program) = world.compiled(source, &format!("{compiler}.{family}"), &["-O1"]) else { return };
+    let world = World::new(&[])?;
+    let options: &[&str] = if compiler == "h5pcc" { &SHARED } else { &["-O1"] };
+    let program = world.compiled(source, &format!("{compiler}.{family}"), options)?;
     assert_eq!(launched(&world, family, &program, &["pfs/file"]), "all is well\n", "{}", world.log());
     let stripes = world.stripes("file");
-    assert_eq!((stripes.targets.len(), stripes.size), (4, 1 << 20), "{family}: {}", world.log());
-    assert!(different(&stripes.targets));
+    let planned = planned(4, &[(Some(4 << 20), None)]);
+    assert_eq!(vec![stripes], planned[0], "{family}: {}", world.log());
+    Some(world)
 }
 
 #[test]
-fn parallel_hdf5_is_placed() {
+fn parallel_hdf5_is_placed_and_its_property_lists_are_heard() {
     for family in ["mpich", "openmpi"] {
-        one_file(family, "parallel.c", "h5pcc");
+        let Some(world) = one_file(family, "parallel.c", "h5pcc") else { continue };
+        let log = world.log();
+        let Layout::Parts(parts, _) = world.fs.lock().layout("filealigned") else { panic!("{log}") };
+        assert_eq!(parts, [(4 << 20, 1, 2 << 20), (u64::MAX, 4, 2 << 20)], "{family}: {log}");
+        assert!(log.contains("filealigned: stripes of 2097152 bytes, as HDF5 aligns what is in it"), "{log}");
     }
 }
 
@@ -94,5 +146,72 @@ fn parallel_hdf5_is_placed() {
 fn shared_files_of_fortran_are_placed() {
     for family in ["mpich", "openmpi"] {
         one_file(family, "shared.f90", "mpif90");
+    }
+}
+
+/// A job's script runs program after program: each begins where the one before it did not.
+#[test]
+fn programs_of_one_job_do_not_begin_at_the_same_targets() {
+    for family in ["mpich", "openmpi"] {
+        if !is_here(family) {
+            continue;
+        }
+        let Some(world) = World::new(&[]) else { return };
+        let Some(program) = world.compiled("wave.c", &format!("mpicc.{family}"), &["-O1"]) else { return };
+        for first in ["pfs/a", "pfs/b"] {
+            assert_eq!(launched(&world, family, &program, &[first]), "all is well\n", "{}", world.log());
+        }
+        let names = ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"];
+        let targets: Vec<u32> = names.iter().map(|name| world.stripes(name).targets[0]).collect();
+        assert_eq!(heights(&targets), [1; 8], "{targets:?}: {}", world.log());
+    }
+}
+
+#[test]
+fn hdf5_of_one_process_is_placed() {
+    if !is_here("mpich") {
+        return;
+    }
+    let Some(world) = World::new(&[]) else { return };
+    let Some(program) = world.compiled("family.c", "h5pcc.mpich", &SHARED) else { return };
+    let ran = world.placed(&[]).arg(program).arg("pfs").output().expect("it runs");
+    assert_eq!(well(&ran), "all is well\n", "{}", world.log());
+    check_family(&world);
+}
+
+/// A file and a family of them, each on a target of its own.
+fn check_family(world: &World) {
+    let names = ["single.h5", "family0.h5", "family1.h5", "family2.h5", "family3.h5"];
+    let found: Vec<Stripes> = names.iter().map(|name| world.stripes(name)).collect();
+    assert!(found.iter().all(|stripes| (stripes.targets.len(), stripes.size) == (1, 1 << 20)), "{found:?}");
+    let targets: Vec<u32> = found.iter().map(|stripes| stripes.targets[0]).collect();
+    let log = world.log();
+    assert!(different(&targets), "{targets:?}: {log}");
+    assert!(log.contains("family0.h5: 1048576 bytes, one of a family of HDF5"), "{log}");
+}
+
+/// Interpreters load modules so that nobody sees what they bring along.
+#[test]
+fn libraries_that_a_module_brought_along_are_found() {
+    for (family, source, compiler, more) in [
+        ("mpich", "family.c", "h5pcc", "-shlib"),
+        ("mpich", "module.c", "mpicc", "-O1"),
+        ("openmpi", "module.c", "mpicc", "-O1"),
+    ] {
+        if !is_here(family) {
+            continue;
+        }
+        let Some(world) = World::new(&[]) else { return };
+        let options = [more, "-shared", "-fPIC", "-DMODULE"];
+        let Some(module) = world.compiled(source, &format!("{compiler}.{family}"), &options) else { return };
+        let Some(loader) = world.compiled("loader.c", "cc", &["-ldl"]) else { return };
+        let mut command = world.placed(&[]);
+        command.arg(loader).arg(module).arg("pfs");
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        assert_eq!(well(&command.output().expect("it runs")), "all is well\n", "{source}: {}", world.log());
+        match source {
+            "family.c" => check_family(&world),
+            _ => assert_eq!(world.stripes("module").targets.len(), 1, "{family}: {}", world.log()),
+        }
     }
 }

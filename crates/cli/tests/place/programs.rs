@@ -1,13 +1,12 @@
 //! Programs that know nothing of placement.
 
 use crate::lustre::{Layout, Mood};
-use crate::world::{TARGETS, World, forebay, heights, skip, well};
+use crate::world::{JOB, TARGETS, World, forebay, heights, skip, well};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 /// The first target of each of these files, after checking that each lies in one stripe of a MiB.
-fn alone(world: &World, names: &[&str]) -> Vec<u32> {
+pub(crate) fn alone(world: &World, names: &[&str]) -> Vec<u32> {
     let first = |name: &&str| {
         let stripes = world.stripes(name);
         assert_eq!((stripes.targets.len(), stripes.size), (1, 1 << 20), "{name}");
@@ -17,9 +16,9 @@ fn alone(world: &World, names: &[&str]) -> Vec<u32> {
 }
 
 /// What a dry run plans for so many files, one after the other, as targets.
-fn planned(count: usize) -> Vec<u32> {
+pub(crate) fn planned(count: usize) -> Vec<u32> {
     use forebay_policy::place::{Job, Ledger, Limits, Pattern, Shape, Topology, Weights, Writer, place};
-    let mut ledger = Ledger::new(std::sync::Arc::new(Topology::flat(TARGETS)), Weights::default(), 4711);
+    let mut ledger = Ledger::new(std::sync::Arc::new(Topology::flat(TARGETS)), Weights::default(), JOB);
     let writer = [Writer { client: None, bytes: None }];
     let job = Job {
         writers: &writer,
@@ -42,7 +41,7 @@ fn programs_in_c_fortran_python_and_of_the_shell_are_placed_as_planned() {
     let Some(program) = world.compiled("files.c", "cc", &["-O1", "-Wno-unused-result"]) else { return };
     let ran = world.placed(&["--counts", "counts"]).arg(program).arg("pfs").output().expect("it runs");
     assert_eq!(well(&ran), "all is well\n");
-    let mut names = vec!["opened", "exclusive", "openat", "creat", "fopen", "fopenx", "appended"];
+    let mut names = FILES.to_vec();
     let counts = std::fs::read_to_string(world.path("counts")).expect("counters");
     assert!(counts.contains("\"placed\": 7, \"refused\": 0"), "{counts}");
 
@@ -65,6 +64,98 @@ fn programs_in_c_fortran_python_and_of_the_shell_are_placed_as_planned() {
     let heights = heights(&firsts);
     assert!(heights.iter().max().expect("some") - heights.iter().min().expect("some") <= 1, "{heights:?}");
     assert!(world.fs.lock().created.iter().all(|(_, later)| *later), "none had the usual layout before");
+}
+
+/// What `files.c` makes.
+const FILES: [&str; 7] = ["opened", "exclusive", "openat", "creat", "fopen", "fopenx", "appended"];
+
+/// `open64`, `openat64`, `creat64`, `fopen64`.
+#[test]
+fn programs_with_large_files_are_placed() {
+    let Some(world) = World::new(&[]) else { return };
+    let options = ["-O1", "-Wno-unused-result", "-D_FILE_OFFSET_BITS=64", "-D_LARGEFILE64_SOURCE"];
+    let Some(program) = world.compiled("files.c", "cc", &options) else { return };
+    let called = well(&Command::new("nm").args(["-u"]).arg(&program).output().expect("nm"));
+    for name in ["open64", "openat64", "creat64", "fopen64"] {
+        assert!(called.contains(&format!(" {name}")), "{name}: {called}");
+    }
+    assert_eq!(well(&world.placed(&[]).arg(program).arg("pfs").output().expect("it runs")), "all is well\n");
+    assert_eq!(alone(&world, &FILES), planned(7), "{}", world.log());
+}
+
+#[test]
+fn processes_that_a_launcher_numbered_have_a_target_each() {
+    let Some(world) = World::new(&[]) else { return };
+    for (rank, size) in [("PMI_RANK", "PMI_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")] {
+        for number in [2, 0, 3, 1] {
+            let mut command = world.placed(&[]);
+            command.env(rank, number.to_string()).env(size, "4");
+            let line = format!("echo x > pfs/{rank}{number}");
+            well(&command.args(["sh", "-c", &line]).output().expect("a shell"));
+        }
+        let names: Vec<String> = (0..4).map(|number| format!("{rank}{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert_eq!(alone(&world, &names), planned(4), "in whatever order they came: {}", world.log());
+    }
+}
+
+#[test]
+fn excluded_targets_are_avoided_and_room_counts() {
+    let Some(world) = World::new(&[]) else { return };
+    let many = |like: &str, count: u32| {
+        format!("n=0; while [ $n -lt {count} ]; do echo x > pfs/{like}$n; n=$((n+1)); done")
+    };
+    let names =
+        |like: &str, count: u32| (0..count).map(|number| format!("{like}{number}")).collect::<Vec<_>>();
+    let firsts =
+        |names: Vec<String>| names.iter().map(|name| world.stripes(name).targets[0]).collect::<Vec<_>>();
+    let options = ["--exclude", "target5", "--exclude", "target0"];
+    well(&world.placed(&options).args(["sh", "-c", &many("a", 12)]).output().expect("a shell"));
+    assert_eq!(heights(&firsts(names("a", 12))), [0, 2, 2, 2, 2, 0, 2, 2], "{}", world.log());
+    let mut text = "[weights]\nspace = 1.0\n[[server]]\nname = 's'\n".to_owned();
+    for number in 0..TARGETS {
+        let free = if number < 4 { "3TiB" } else { "1TiB" };
+        text += &format!("[[target]]\nname = 't{number}'\nserver = 's'\nfree = '{free}'\n");
+    }
+    std::fs::write(world.path("topology.toml"), text).expect("a file");
+    let mut command = forebay(world.dir());
+    command.args(["place", "exec", "--pfs", "pfs", "--topology", "topology.toml", "--log", "log", "--"]);
+    // One process, so that there is no next turn with everything forgotten.
+    let script = "import sys\nfor n in range(16): open(f'pfs/b{n}', 'w').write('x')";
+    command.env("PMI_RANK", "0").env("PMI_SIZE", "1").args(["python3", "-c", script]);
+    match command.output() {
+        Ok(output) => drop(well(&output)),
+        Err(error) => return skip(&format!("python3 cannot be run ({error}), so room was not counted")),
+    }
+    assert_eq!(heights(&firsts(names("b", 16))), [3, 3, 3, 3, 1, 1, 1, 1], "{}", world.log());
+    let refused = world.placed(&["--exclude", "t9"]).arg("true").output().expect("it runs");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("--exclude: there is no target \"t9\""), "{said}");
+}
+
+/// Where the attribute cannot be set, as on an old Lustre, its own call can; nowhere else is that tried.
+#[test]
+fn layouts_are_set_by_call_where_the_attribute_is_not_known() {
+    let Some(world) = World::new(&[]) else { return };
+    let Some(old) = world.compiled("ioctl.c", "cc", &["-shared", "-fPIC"]) else { return };
+    let library = laid_down(&world, "so");
+    let options = ["-Wl,--allow-shlib-undefined", library.to_str().expect("a path")];
+    let Some(program) = world.compiled("call.c", "cc", &options) else { return };
+    world.fs.lock().mood = Mood::Old;
+    let run = |program: &Path, name: &str, preload: Option<&Path>| {
+        let mut command = world.placed(&[]);
+        if let Some(preload) = preload {
+            command.env("LD_PRELOAD", preload);
+        }
+        well(&command.arg(program).arg(name).output().expect("it runs"));
+    };
+    run(&program, "pfs/without", None);
+    assert_eq!(world.stripes("without").targets.len(), 4, "the usual layout: {}", world.log());
+    assert!(!world.log().contains("bytes on"), "{}", world.log());
+    run(&program, "pfs/with", Some(&old));
+    let stripes = world.stripes("with");
+    assert_eq!((stripes.targets.len(), stripes.size), (4, 1 << 20));
+    assert!(world.log().contains("pfs/with: 4 × 1048576 bytes on "), "{}", world.log());
 }
 
 #[test]
@@ -127,8 +218,8 @@ fn what_the_drain_creates_lies_where_it_was_told_to() {
     use forebay_backend::{Backend, Creation, Dir, Layout};
     use forebay_model::{Gid, Name, Uid};
     let Some(world) = World::new(&[]) else { return };
-    let names = (0..TARGETS).map(|number| format!("OST{number:04x}")).collect();
-    let backend = Dir::on_lustre(world.path("pfs"), names).expect("a directory");
+    let described = forebay_policy::place::Topology::flat(TARGETS).description().clone();
+    let backend = Dir::on_lustre(world.path("pfs"), described).expect("a directory");
     assert_eq!(backend.targets().len(), TARGETS as usize);
     let owner = (Uid(rustix::process::getuid().as_raw()), Gid(rustix::process::getgid().as_raw()));
     let creation = Creation { owner, mode: 0o640, stripes: None };
@@ -173,8 +264,7 @@ fn a_statically_linked_program_is_placed() {
     assert!(!kind.contains("=>"), "{kind}");
     let ran = world.placed(&[]).arg(program).arg("pfs").output().expect("it runs");
     assert_eq!(well(&ran), "all is well\n");
-    let firsts = alone(&world, &["opened", "exclusive", "openat", "creat", "fopen", "fopenx", "appended"]);
-    assert_eq!(firsts, planned(7), "{}", world.log());
+    assert_eq!(alone(&world, &FILES), planned(7), "{}", world.log());
 }
 
 /// Where `place exec` has put the library of this kind.
@@ -187,60 +277,4 @@ fn laid_down(world: &World, end: &str) -> PathBuf {
         name.starts_with("libforebay_place") && Path::new(&name).extension().is_some_and(|found| found == end)
     };
     paths.find(is).expect("a library")
-}
-
-/// A server that ends with the test.
-struct Up(Child);
-
-impl Up {
-    fn start(world: &World) -> Up {
-        let socket = world.path("sock");
-        let mut command = forebay(world.dir());
-        command.args(["up", "--disk", "--capacity", "64MiB", "--store"]).arg(world.path("store"));
-        let up = Up(command.arg("--socket").arg(&socket).stdout(Stdio::null()).spawn().expect("it runs"));
-        let serves = || {
-            let asked = forebay(world.dir()).args(["status", "--service"]).arg(service(world)).output();
-            asked.is_ok_and(|output| output.status.success())
-        };
-        let mut looks = (0..600).map(|_| {
-            std::thread::sleep(Duration::from_millis(100));
-            serves()
-        });
-        assert!(looks.any(|serves| serves), "the server does not start");
-        up
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn service(world: &World) -> String {
-    format!("unix:{}", world.path("sock").display())
-}
-
-#[test]
-fn processes_of_several_machines_take_turns_through_a_running_forebay() {
-    let Some(world) = World::new(&[]) else { return };
-    let up = Up::start(&world);
-    // What is kept on a machine is kept in its home: another home is another machine.
-    let other = world.path("other");
-    std::fs::create_dir(&other).expect("a directory");
-    let make = |home: &Path, like: &str| {
-        let line = format!("for n in 0 1 2 3; do echo x > pfs/{like}$n; done");
-        let mut command = world.placed(&["--service", &service(&world)]);
-        well(&command.env("HOME", home).args(["sh", "-c", &line]).output().expect("a shell"));
-    };
-    make(world.dir(), "a");
-    make(&other, "b");
-    let names = ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"];
-    assert_eq!(alone(&world, &names), planned(8), "{}", world.log());
-    drop(up);
-    // Without it each machine has turns of its own, from the first on.
-    make(&other, "c");
-    assert_eq!(alone(&world, &["c0", "c1", "c2", "c3"]), planned(4));
-    assert!(world.log().contains("turns are those of this machine: cannot ask unix:"), "{}", world.log());
 }

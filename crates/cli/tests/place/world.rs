@@ -6,6 +6,8 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 pub(crate) const TARGETS: u32 = 8;
+/// The number of the job that all programs belong to.
+pub(crate) const JOB: u64 = 4711;
 
 pub(crate) struct World {
     pub(crate) fs: Mounted,
@@ -19,7 +21,7 @@ pub(crate) fn skip(what: &str) {
 /// The binary with a home of its own.
 pub(crate) fn forebay(home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    command.env("HOME", home).env("FOREBAY_JOB_ID", "4711").current_dir(home);
+    command.env("HOME", home).env("FOREBAY_JOB_ID", JOB.to_string()).current_dir(home);
     command.env_remove("XDG_CACHE_HOME").env_remove("FOREBAY_SERVICE");
     command
 }

@@ -27,9 +27,10 @@ const INIT: u32 = 0x10;
 const EOF: u64 = u64::MAX;
 
 /// Which of the plain layouts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Version {
     /// Without a pool.
+    #[default]
     V1,
     /// With a pool.
     V3,
@@ -49,7 +50,7 @@ pub struct Object {
 }
 
 /// Stripes over targets.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Plain {
     /// How it is written.
     pub version: Version,
@@ -167,6 +168,20 @@ impl Lov {
             COMPOSITE => Composite::parse(bytes).map(Lov::Composite),
             _ => Plain::parse(bytes).map(Lov::Plain),
         }
+    }
+
+    /// How many bytes the layout has that these begin with, if it is one that names its objects.
+    #[must_use]
+    pub fn length(bytes: &[u8]) -> Option<usize> {
+        let mut reader = Reader(bytes);
+        let before = match reader.u32().ok()? {
+            COMPOSITE => return reader.u32().ok().map(|size| size as usize),
+            V1 => HEADER,
+            V3 | SPECIFIC => HEADER + POOL,
+            _ => return None,
+        };
+        let count = Reader(bytes.get(HEADER - 4..)?).u16().ok()?;
+        Some(before + OBJECT * usize::from(count))
     }
 
     /// What is different in a layout that was read back from this one that was asked for; nothing if it has taken.
@@ -492,6 +507,7 @@ mod tests {
         assert_eq!(Lov::parse(&good[..56]), Err(Unreadable::Nonsense("as many objects as stripes, or none")));
         let foreign = 0x0BD7_0BD0_u32.to_ne_bytes();
         assert_eq!(Lov::parse(&foreign), Err(Unreadable::Magic(0x0BD7_0BD0)));
+        assert_eq!((Lov::length(&foreign), Lov::length(&good[..8]), Lov::length(&[])), (None, None, None));
     }
 
     #[test]
@@ -505,6 +521,7 @@ mod tests {
         ];
         let samples = layouts.map(|lov| {
             let bytes = lov.encode();
+            assert_eq!(Lov::length(&[&bytes[..], &[0; 9]].concat()), Some(bytes.len()), "{lov:?}");
             assert_eq!(Lov::parse(&bytes), Ok(lov));
             bytes
         });

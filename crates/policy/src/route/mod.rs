@@ -16,7 +16,7 @@ mod stream;
 pub use stream::{Detector, MOST_REQUESTS, Marks, Seen, Settings};
 
 use crate::share::Tick;
-use forebay_model::{Bytes, FileId};
+use forebay_model::{Bytes, Error, ErrorKind, FileId, Result};
 use overflow::Allowance;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,34 @@ pub enum Mode {
     Overflow,
     /// Nothing is buffered.
     Direct,
+}
+
+impl Mode {
+    /// All of them, with their names.
+    pub const ALL: [(&'static str, Mode); 4] = [
+        ("buffer", Mode::Buffer),
+        ("traffic", Mode::Traffic),
+        ("overflow", Mode::Overflow),
+        ("direct", Mode::Direct),
+    ];
+
+    /// What people call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Mode::ALL.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
+    }
+}
+
+impl std::str::FromStr for Mode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Mode> {
+        let found = Mode::ALL.iter().find(|(name, _)| *name == text);
+        found.map(|(_, mode)| *mode).ok_or_else(|| {
+            let text = format!("\"{text}\" is no way for writes: choose buffer, traffic, overflow or direct");
+            Error::new(ErrorKind::Invalid, text)
+        })
+    }
 }
 
 /// What is known of a write before its bytes have come.
@@ -124,7 +152,9 @@ mod tests {
             let mut router = Router::new(Mode::Buffer, Settings::default());
             router.set_mode(mode);
             assert_eq!(router.route(Tick(0), &first), route, "{mode:?}");
+            assert_eq!(mode.name().parse(), Ok(mode));
         }
+        assert!("sometimes".parse::<Mode>().unwrap_err().to_string().contains("sometimes"));
     }
 
     #[test]

@@ -3,12 +3,16 @@
 use super::Engine;
 use crate::service::Service;
 use forebay_model::FileId;
+use forebay_policy::Tick;
 use forebay_policy::drain::TargetId;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long whoever waits for a place sleeps at most.
 const NAP: Duration = Duration::from_millis(100);
+/// After so long without a place bytes are buffered after all.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Most writers at any target at once.
@@ -16,20 +20,37 @@ impl Engine {
         self.board().streams() as usize
     }
 
-    /// Waits for a place at a target. At the end of the server nobody waits.
-    pub(crate) fn enter(&self, service: &Service, target: TargetId) {
-        let stopping = service.stopping();
+    /// Waits for a place at a target. False if there is none for a long time, because other servers write there; at the
+    /// end of the server nobody waits.
+    pub(crate) fn enter(&self, service: &Service, target: TargetId) -> bool {
+        let (stopping, begin) = (service.stopping(), Instant::now());
         let mut board = self.board();
-        while !board.enter(target, Instant::now()) && !*stopping.borrow() {
+        while !board.enter(target, Instant::now()) {
+            let crowded = board.places.are_shared() && begin.elapsed() >= PATIENCE;
+            if crowded || *stopping.borrow() {
+                return false;
+            }
             let waited = self.bell.wait_timeout(board, NAP);
             board = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        true
+    }
+
+    /// Nanoseconds that went into putting in order what leaves.
+    pub(crate) fn indexed(&self) -> u64 {
+        self.indexed.load(Ordering::Relaxed)
+    }
+
+    /// So much waits for a target to be written past the buffer.
+    pub(crate) fn wait_past(&self, service: &Service, target: TargetId, bytes: u64) {
+        let now = Tick(service.store.data().now().0);
+        self.tell(|board| board.wait_past(now, target, bytes));
     }
 
     /// Gives a place back at which so much was written.
-    pub(crate) fn leave(&self, target: TargetId, bytes: u64) {
-        self.board().leave(target, bytes);
-        self.bell.notify_all();
+    pub(crate) fn leave(&self, service: &Service, target: TargetId, bytes: u64) {
+        let now = Tick(service.store.data().now().0);
+        self.tell(|board| board.leave(now, target, bytes));
     }
 
     /// Directories whose time of change behind is our doing.
@@ -51,7 +72,6 @@ mod tests {
     use super::super::places::{Places, Terms};
     use super::*;
     use forebay_model::{Bytes, JobId, ServerId, Span, Stamp, Uid};
-    use forebay_policy::Tick;
     use forebay_policy::arbiter::Choice;
     use forebay_policy::drain::{Layout, Order};
     use forebay_store::Dirty;
@@ -70,18 +90,18 @@ mod tests {
         let mut board = board(2, now);
         assert!(board.enter(one, now) && board.enter(one, now), "nobody else is there");
         assert!(!board.enter(one, now) && board.enter(other, now));
-        board.leave(one, 10);
+        board.leave(Tick(0), one, 10);
         assert_eq!((board.gauges[0].writers, board.gauges[0].written), (1, 10));
         // From now on the drain has something to write there.
         let dirty = [Dirty { span: Span::new(0, 10), stamp: Stamp(1), job: JobId(1), uid: Uid(0) }];
         let about = (FileId(7), "/f".to_owned(), Uid(0));
         board.enqueue(Tick(0), about, &Layout::whole(one), &dirty, 1);
         assert!(board.enter(one, now), "the last place is free");
-        board.leave(one, 0);
+        board.leave(Tick(0), one, 0);
         assert!(!board.enter(one, now), "now it is the drain's turn");
         assert!(board.enter(one, now + COURTESY), "which it does not take for ever");
-        board.leave(one, 0);
-        board.leave(one, 0);
+        board.leave(Tick(0), one, 0);
+        board.leave(Tick(0), one, 0);
         assert!(board.enter(one, now), "the first place is nobody's turn");
     }
 }

@@ -3,7 +3,7 @@
 use super::alpha::Learner;
 use super::failures::Failures;
 use super::gauge::{Gauge, Valve};
-use super::places::Places;
+use super::places::{PAST, Places};
 use super::ticket::Ticket;
 use forebay_model::{Bytes, Error, FileId, JobId, Span, Stamp, Uid};
 use forebay_policy::Tick;
@@ -82,6 +82,8 @@ pub(super) struct Board {
     /// How full the buffer is, in thousandths.
     pub(super) fill: u16,
     priorities: HashMap<JobId, u32>,
+    /// What waits to be written past the buffer, target by target.
+    past: BTreeMap<TargetId, u64>,
     dice: u64,
 }
 
@@ -105,6 +107,7 @@ impl Board {
             busy: 0,
             fill: 0,
             priorities: HashMap::new(),
+            past: BTreeMap::new(),
             dice: 0x9e37_79b9_7f4a_7c15,
         }
     }
@@ -184,10 +187,16 @@ impl Board {
 
     /// What waits in a queue, target by target.
     fn waiting(&self, queue: JobId) -> Vec<(TargetId, Bytes)> {
+        if queue == PAST {
+            return self.past.iter().map(|(target, bytes)| (*target, Bytes(*bytes))).collect();
+        }
         self.queues.get(&queue).map_or_else(Vec::new, |drain| drain.targets().collect())
     }
 
     fn waiting_at(&self, queue: JobId, target: TargetId) -> Bytes {
+        if queue == PAST {
+            return Bytes(self.past.get(&target).copied().unwrap_or(0));
+        }
         self.queues.get(&queue).map_or(Bytes(0), |drain| drain.waiting(target))
     }
 
@@ -253,6 +262,9 @@ impl Board {
         loop {
             let mut given_back = false;
             for (queue, target) in self.places.granted() {
+                if queue == PAST {
+                    continue;
+                }
                 let streams = self.places.streams(target);
                 if self.gauge(target).is_some_and(|gauge| gauge.writers >= streams) {
                     continue;
@@ -293,6 +305,9 @@ impl Board {
     /// Gives a writer past the buffer a place at a target, if there is one. The last place goes to it and to the drain
     /// in turn.
     pub(super) fn enter(&mut self, target: TargetId, now: Instant) -> bool {
+        if self.is_arbitrated() && !self.places.may_write(target) {
+            return false;
+        }
         let (streams, waits) = (self.places.streams(target), self.queued_at(target) > 0);
         let Some(gauge) = self.gauge(target) else { return true };
         let turn = gauge.passed.filter(|since| waits && now.duration_since(*since) < COURTESY);
@@ -306,12 +321,32 @@ impl Board {
         true
     }
 
+    /// So much waits for a target to be written past the buffer.
+    pub(super) fn wait_past(&mut self, now: Tick, target: TargetId, bytes: u64) {
+        let before = match bytes {
+            0 => self.past.remove(&target),
+            _ => self.past.insert(target, bytes),
+        };
+        if self.is_arbitrated() && before.is_none() != (bytes == 0) {
+            self.tell(now, PAST);
+        }
+    }
+
     /// A writer past the buffer has left a target, where it wrote so much.
-    pub(super) fn leave(&mut self, target: TargetId, bytes: u64) {
+    pub(super) fn leave(&mut self, now: Tick, target: TargetId, bytes: u64) {
         if let Some(gauge) = self.gauge(target) {
             gauge.writers = gauge.writers.saturating_sub(1);
             gauge.written += bytes;
         }
+        if self.is_arbitrated() {
+            let left = self.waiting_at(PAST, target);
+            self.places.wrote(now, (PAST, target), bytes, left);
+        }
+    }
+
+    /// Whether other servers write to the same targets, in turns that arbiters give.
+    fn is_arbitrated(&self) -> bool {
+        self.order == Order::Trio && self.places.are_shared()
     }
 
     /// Whether somebody waits for a file to be behind.
@@ -394,10 +429,13 @@ impl Board {
     pub(super) fn beat(&mut self, now: (Tick, Instant), fill: u16) {
         self.fill = fill;
         self.gauges.iter_mut().for_each(|gauge| gauge.look(now.1));
-        let all: Vec<JobId> = self.queues.keys().copied().collect();
+        let past = (self.is_arbitrated() && !self.past.is_empty()).then_some(PAST);
+        let all: Vec<JobId> = self.queues.keys().copied().chain(past).collect();
         all.into_iter().for_each(|queue| self.tell(now.0, queue));
-        let queues = &self.queues;
-        self.places
-            .beat(now.0, |queue, target| queues.get(&queue).map_or(Bytes(0), |drain| drain.waiting(target)));
+        let (queues, past) = (&self.queues, &self.past);
+        self.places.beat(now.0, |queue, target| match queue {
+            PAST => Bytes(past.get(&target).copied().unwrap_or(0)),
+            queue => queues.get(&queue).map_or(Bytes(0), |drain| drain.waiting(target)),
+        });
     }
 }

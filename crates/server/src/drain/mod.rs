@@ -34,7 +34,9 @@ mod work;
 pub use alpha::Alpha;
 pub(crate) use room::Room;
 pub use settings::{Draining, Hours, Verify};
+pub(crate) use shared::open_place;
 pub(crate) use talk::converse;
+pub use wish::Described;
 
 use crate::service::Service;
 use crate::union::Union;
@@ -75,6 +77,8 @@ pub(crate) struct Engine {
     /// How often writers waited for room, and for how many nanoseconds.
     waits: AtomicU64,
     waited: AtomicU64,
+    /// Nanoseconds that went into putting in order what leaves.
+    indexed: AtomicU64,
     written: AtomicU64,
     freed: AtomicU64,
     /// Whether this is the last drain of this buffer.
@@ -100,9 +104,12 @@ impl Engine {
         settings: Draining,
         server: ServerId,
         servers: Vec<ServerId>,
+        described: Option<Described>,
         union: &Union,
     ) -> Result<Engine> {
         let (targets, now) = (union.ask(|backend| backend.targets()), Instant::now());
+        let told = union.ask(|backend| backend.topology());
+        let placement = Placement::new(server, targets.len(), described, told)?;
         let alpha = settings.alpha.of(&targets)?;
         let most = settings.alpha.most(&alpha) as usize;
         let workers = targets.len().saturating_mul(most).clamp(*WORKERS.start(), *WORKERS.end());
@@ -118,7 +125,7 @@ impl Engine {
         let notes = Notes { files: HashSet::new(), all: true, since: Some(now) };
         Ok(Engine {
             settings,
-            placement: Placement::new(targets.len()),
+            placement,
             workers,
             targets,
             board: Mutex::new(board),
@@ -129,6 +136,7 @@ impl Engine {
             line: Line::default(),
             waits: AtomicU64::new(0),
             waited: AtomicU64::new(0),
+            indexed: AtomicU64::new(0),
             written: AtomicU64::new(0),
             freed: AtomicU64::new(0),
             last: AtomicBool::new(false),

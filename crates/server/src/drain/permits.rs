@@ -112,6 +112,15 @@ impl Permits {
         }
     }
 
+    /// Begins to write up to an offset if there is leave, and nobody wants it still.
+    pub(crate) fn try_fly(&self, file: FileId, end: u64) -> Option<Flight<'_>> {
+        let mut table = self.lock();
+        let permit = table.get_mut(&file).filter(|permit| permit.still == 0)?;
+        let born = permit.born.clone().filter(|born| born.grown >= end)?;
+        permit.flights += 1;
+        Some(Flight { permits: self, file, born })
+    }
+
     fn take_off(&self, file: FileId, end: u64) -> Option<Flight<'_>> {
         let mut table = self.lock();
         while table.get(&file).is_some_and(|permit| permit.still > 0) {

@@ -8,6 +8,10 @@ use forebay_policy::drain::TargetId;
 use forebay_wire::{Granted, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Whoever writes past the buffer, as arbiters see it, and what one of its grants is good for: it never ends by itself.
+pub(super) const PAST: JobId = JobId(u64::MAX);
+const PAST_BYTES: u64 = 64 << 20;
+
 /// How places are given.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
@@ -108,7 +112,11 @@ impl Places {
 
     fn hold(&mut self, by: ServerId, granted: &[Granted]) {
         for &Granted { serial, job, target, bytes } in granted {
-            let bytes = if self.terms.quantum.is_some() { bytes } else { u64::MAX };
+            let bytes = match (self.terms.quantum, job) {
+                (Some(_), _) => bytes,
+                (None, PAST) => PAST_BYTES,
+                (None, _) => u64::MAX,
+            };
             let known = self.held.get(&(job, TargetId(target)));
             if known.is_none_or(|known| (known.by, known.serial) != (by, serial)) {
                 self.held.insert((job, TargetId(target)), Place { bytes, by, serial });
@@ -140,6 +148,16 @@ impl Places {
     /// Where this server may write now, and for which job.
     pub(super) fn granted(&self) -> Vec<(JobId, TargetId)> {
         self.held.keys().copied().collect()
+    }
+
+    /// Whether other servers write to the same targets.
+    pub(super) fn are_shared(&self) -> bool {
+        self.terms.servers.len() > 1
+    }
+
+    /// Whether this server may write to a target now, for whatever job.
+    pub(super) fn may_write(&self, target: TargetId) -> bool {
+        self.held.keys().any(|(_, held)| *held == target)
     }
 
     /// Most writers of this server at a target: alone it has all places.

@@ -7,6 +7,7 @@ use forebay_policy::arbiter::Choice;
 use forebay_policy::drain::Order;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -41,6 +42,9 @@ pub struct Draining {
     /// Only within these hours (UTC) does data leave by itself, such as "20:00-06:00": unless the buffer is nearly full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hours: Option<Hours>,
+    /// What leads where behind, for the placement of new files: a `topology.toml`; what the back end tells if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topology: Option<PathBuf>,
     /// A writer that meets a full buffer waits as long as the drain frees something within this time.
     #[serde(with = "human::time")]
     pub patience: Duration,
@@ -60,6 +64,7 @@ impl Default for Draining {
             verify: Verify::Acknowledged,
             rate: None,
             hours: None,
+            topology: None,
             patience: Duration::from_secs(45),
         }
     }

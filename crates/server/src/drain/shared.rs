@@ -14,6 +14,7 @@
 
 use super::Engine;
 use super::permits::{Permits, Still};
+use crate::route::Quiet;
 use crate::service::Service;
 use crate::several::{and, nonsense};
 use crate::union::{Extras, Union, changed_behind, gone_behind};
@@ -71,9 +72,9 @@ impl Service {
         !self.is_authority(file) || self.shared_layout(file).is_ok_and(|layout| layout.is_some())
     }
 
-    /// Leave to write to a file behind, from its authority. For threads that may wait.
-    pub(super) fn leave(self: &Arc<Service>, file: FileId) -> Result<Option<Born>> {
-        let size = self.store.data().facts(file)?.size;
+    /// Leave to write to a file behind, so far at least, from its authority. For threads that may wait.
+    pub(crate) fn leave(self: &Arc<Service>, file: FileId, end: u64) -> Result<Option<Born>> {
+        let size = self.store.data().facts(file)?.size.max(end);
         let asked = async {
             if self.is_authority(file) {
                 return self.bear_shared(self.config.server, file, size).await;
@@ -103,9 +104,12 @@ impl Service {
         self.recover_from_behind(file).await?;
         let born = tokio::task::block_in_place(|| -> Result<_> {
             let Some(layout) = self.shared_layout(file)? else { return Ok(None) };
-            let wish = engine.wish(self, file);
-            let Some(known) = self.bear(union, file, &wish)? else { return Ok(None) };
-            engine.board().touch_dirs(&known.dirs);
+            // Of what may go past the buffers nobody knows how long it will be: it lies as the back end likes.
+            let known = match self.ways.are_open() {
+                true => self.bear(union, file, &|_| None)?,
+                false => self.bear(union, file, &engine.wish(self, file))?,
+            };
+            let Some(known) = known else { return Ok(None) };
             let grown = self.grow_shared(union, file, size)?;
             Ok(grown.map(|(place, grown)| Born { place, grown, layout, owner: known.owner }))
         });
@@ -146,10 +150,14 @@ impl Service {
     }
 
     /// Writes nothing to a file behind as long as this is held, and afterwards only with new leave.
-    pub(crate) fn be_still(&self, file: FileId) -> Result<Option<Still<'_>>> {
+    pub(crate) fn be_still(&self, file: FileId) -> Result<Option<(Quiet, Still<'_>)>> {
         // Less than those wait who ask for it.
-        let patience = self.config.times.peer / 2;
-        self.drain.as_ref().map(|engine| engine.permits.still(file, patience)).transpose()
+        let patience = self.config.times.peer / 4;
+        let Some(engine) = &self.drain else { return Ok(None) };
+        let still = engine.permits.still(file, patience)?;
+        // Nobody reserves anything without leave; what was reserved with it does not rise any more.
+        let quiet = self.ways.lanes.quiet_within(file, patience)?;
+        Ok(Some((quiet, still)))
     }
 
     /// Everything of this server's part of a file is made as it should be behind. It is still.
@@ -170,6 +178,9 @@ impl Service {
         if lost_below > 0 {
             data.lose(file, lost_below)?;
         }
+        // Also what went past the buffer is on its device before the claim ends.
+        self.ways.settle(file)?;
+        self.ways.lanes.forget(file);
         let object = open_place(union, file, place)?;
         let there = union.ask(|_| object.version())?.size;
         let gaps = data.gaps(file, Span::new(0, size.min(there)))?;
@@ -302,7 +313,7 @@ impl Engine {
 }
 
 /// Opens a file to be written whose name another server may have.
-pub(super) fn open_place(union: &Union, file: FileId, place: &Place) -> Result<Box<dyn Object>> {
+pub(crate) fn open_place(union: &Union, file: FileId, place: &Place) -> Result<Box<dyn Object>> {
     let opened = union.ask(|backend| backend.open_to_write(&place.path));
     let object = opened.map_err(|error| match error.kind() {
         ErrorKind::NotFound => gone_behind(file),

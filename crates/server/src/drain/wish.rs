@@ -1,16 +1,19 @@
 //! Over which targets a new file lies: those that its job has used least.
 //!
 //! A file of up to 64 MiB lies on one target, a larger one on as many more as it has such parts: what many processes wrote
-//! into one file needs many targets, and what each wrote into its own does not.
+//! into one file needs many targets, and what each wrote into its own does not. Which targets there are, on which servers,
+//! and which of them are inactive or full, the back end says if it can, every now and then.
 
 use super::Engine;
 use crate::service::Service;
 use forebay_backend::Layout;
-use forebay_model::{FileId, JobId};
+use forebay_model::{Error, ErrorKind, FileId, JobId, Result, ServerId};
 use forebay_policy::Tick;
-use forebay_policy::place::{Job, Ledger, Limits, Pattern, Shape, State, Topology, Weights, Writer, place};
+use forebay_policy::place::{
+    Description, Job, Ledger, Limits, Pattern, Shape, State, Target, Topology, Weights, Writer, place,
+};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What one target gets of a file.
@@ -18,14 +21,32 @@ const PART: u64 = 64 << 20;
 const STRIPE: u64 = 1 << 20;
 /// Most jobs of which it is known what they put where.
 const JOBS: usize = 1024;
-/// A target that was full is tried again after this.
-const FULL: Duration = Duration::from_secs(60);
+/// A target that was full is tried again after this, and what the back end says of its targets is old.
+const A_WHILE: Duration = Duration::from_secs(60);
 /// What all back ends with targets accept.
 const LIMITS: Limits = Limits { progressive: false, ..Limits::LUSTRE };
 
+/// What leads where behind, as somebody described it, and what each resource counts.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Described {
+    /// Routers, servers and targets, the latter by the numbers that the back end gives them; this server is the client
+    /// with its host's name.
+    pub description: Description,
+    /// What each counts.
+    pub weights: Weights,
+}
+
+/// What makes sense has no number that is not itself.
+impl Eq for Described {}
+
 /// Chooses targets for new files.
 pub(super) struct Placement {
+    /// Servers choose by themselves: each decides equal costs in its own way, so that they do not march in step.
+    server: u64,
     targets: u32,
+    weights: Weights,
+    /// What was described is not asked for.
+    is_described: bool,
     known: Mutex<Known>,
 }
 
@@ -34,14 +55,64 @@ struct Known {
     ledgers: HashMap<JobId, Ledger>,
     /// Targets without room, and since when.
     full: BTreeMap<u32, Instant>,
+    /// When the back end was last asked.
+    asked: Instant,
 }
 
 impl Placement {
-    pub(super) fn new(targets: usize) -> Placement {
+    /// For so many targets, of which somebody or the back end may have said more.
+    pub(super) fn new(
+        server: ServerId,
+        targets: usize,
+        described: Option<Described>,
+        told: Option<Description>,
+    ) -> Result<Placement> {
         let targets = u32::try_from(targets).unwrap_or(u32::MAX);
-        let topology = Arc::new(Topology::flat(targets));
-        let known = Known { topology, ledgers: HashMap::new(), full: BTreeMap::new() };
-        Placement { targets, known: Mutex::new(known) }
+        let is_described = described.is_some();
+        let weights = described.as_ref().map_or_else(Weights::default, |described| described.weights);
+        let topology = match described {
+            Some(Described { description, weights }) => {
+                let beyond = description.targets.iter().find(|target| target.index >= targets);
+                if let Some(target) = beyond {
+                    let Target { name, index, .. } = target;
+                    let text = format!(
+                        "drain.topology: \"{name}\" has the number {index}, but the back end has {targets} targets"
+                    );
+                    return Err(Error::new(ErrorKind::Invalid, text));
+                }
+                let description = if weights.space > 0.0 { description } else { rooms(description) };
+                let wrong = |flaw| Error::new(ErrorKind::Invalid, format!("drain.topology: {flaw}"));
+                Topology::new(description).map_err(wrong)?
+            }
+            None => {
+                let told = told.map(rooms).and_then(|told| Topology::new(told).ok());
+                told.unwrap_or_else(|| Topology::flat(targets))
+            }
+        };
+        let known = Known {
+            topology: Arc::new(topology),
+            ledgers: HashMap::new(),
+            full: BTreeMap::new(),
+            asked: Instant::now(),
+        };
+        // Servers are few, jobs are not: what is mixed into a job's number lies above theirs.
+        let server = u64::from(server.0) << 48;
+        Ok(Placement { server, targets, weights, is_described, known: Mutex::new(known) })
+    }
+
+    /// Whether it is time to ask the back end again.
+    fn is_due(&self, now: Instant) -> bool {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        !self.is_described && now.duration_since(known.asked) >= A_WHILE
+    }
+
+    /// The back end says what its targets are like now.
+    fn heard(&self, told: Option<Description>, now: Instant) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.asked = now;
+        if let Some(told) = told.map(rooms) {
+            known.survey(told);
+        }
     }
 
     /// How a file of a job that is about to be made should lie; as the back end likes where there is nothing to choose.
@@ -51,18 +122,18 @@ impl Placement {
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.look(Instant::now());
+        let usable = known.usable();
         if known.ledgers.len() >= JOBS && !known.ledgers.contains_key(&job) {
             known.ledgers.clear();
         }
-        let usable = self.targets.saturating_sub(known.full.len() as u32).max(1);
         let count =
             u32::try_from(size.div_ceil(PART)).unwrap_or(u32::MAX).clamp(1, usable.min(LIMITS.stripes));
-        let topology = known.topology.clone();
-        let ledger =
-            known.ledgers.entry(job).or_insert_with(|| Ledger::new(topology, Weights::default(), job.0));
+        let (topology, seed) = (known.topology.clone(), job.0 ^ self.server);
+        let fresh = || Ledger::new(topology.clone(), self.weights, seed);
+        let ledger = known.ledgers.entry(job).or_insert_with(fresh);
         ledger.advance(now);
         let job = Job {
-            writers: &[Writer { client: None, bytes: Some(size) }],
+            writers: &[Writer { client: topology.client(host()), bytes: Some(size) }],
             pattern: Pattern::PerProcess,
             file_size: Some(size),
             stripe_count: Some(count),
@@ -72,7 +143,11 @@ impl Placement {
         let placed = place(ledger, &job).map(|plan| plan.files.into_iter().next().map(|file| file.shape));
         match placed {
             Ok(Some(Shape::Striped(stripes))) => {
-                Some(Layout { targets: stripes.targets, stripe: stripes.size })
+                let number = |target: u32| topology.description().targets[target as usize].index;
+                Some(Layout {
+                    targets: stripes.targets.into_iter().map(number).collect(),
+                    stripe: stripes.size,
+                })
             }
             Ok(_) => None,
             Err(trouble) => {
@@ -86,7 +161,8 @@ impl Placement {
     pub(super) fn filled(&self, target: u32) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.full.insert(target, Instant::now()).is_none() {
-            known.survey();
+            let description = known.topology.description().clone();
+            known.survey(description);
         }
     }
 }
@@ -94,6 +170,11 @@ impl Placement {
 impl Engine {
     /// How a file should lie that is about to be made behind.
     pub(super) fn wish(&self, service: &Service, file: FileId) -> impl Fn(u64) -> Option<Layout> {
+        let at = Instant::now();
+        if self.placement.is_due(at) {
+            let told = service.union.as_ref().and_then(|union| union.ask(|backend| backend.topology()));
+            self.placement.heard(told, at);
+        }
         let now = Tick(service.store.data().now().0);
         let newest = service.store.data().dirty(file).into_iter().max_by_key(|piece| piece.stamp);
         let job = newest.map_or(JobId(0), |piece| piece.job);
@@ -101,22 +182,60 @@ impl Engine {
     }
 }
 
-impl Known {
-    /// Tries targets again that were full long ago.
-    fn look(&mut self, now: Instant) {
-        let before = self.full.len();
-        self.full.retain(|_, since| now.duration_since(*since) < FULL);
-        if self.full.len() < before {
-            self.survey();
+/// The name of this machine, without its domain.
+fn host() -> &'static str {
+    static HOST: OnceLock<String> = OnceLock::new();
+    HOST.get_or_init(|| {
+        let whole = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        whole.split('.').next().unwrap_or_default().to_owned()
+    })
+}
+
+/// A target without room for a part is as good as inactive; how much room others have changes while this is looked at.
+fn rooms(mut told: Description) -> Description {
+    for target in &mut told.targets {
+        if target.free.take().is_some_and(|free| free < PART) && target.state == State::Active {
+            target.state = State::Inactive;
         }
     }
+    told
+}
 
-    /// What jobs may use has changed.
-    fn survey(&mut self) {
+impl Known {
+    fn usable(&self) -> u32 {
+        let active = |state: State| state == State::Active;
+        let targets = &self.topology.description().targets;
+        (targets.iter().filter(|target| active(target.state)).count() as u32).max(1)
+    }
+
+    /// Tries targets again that were full long ago.
+    fn look(&mut self, now: Instant) {
+        let again: Vec<u32> = self
+            .full
+            .iter()
+            .filter(|(_, since)| now.duration_since(**since) >= A_WHILE)
+            .map(|(&target, _)| target)
+            .collect();
+        if again.is_empty() {
+            return;
+        }
+        self.full.retain(|target, _| !again.contains(target));
         let mut description = self.topology.description().clone();
+        for target in description.targets.iter_mut().filter(|target| again.contains(&target.index)) {
+            target.state = State::Active;
+        }
+        self.survey(description);
+    }
+
+    /// What jobs may use may have changed.
+    fn survey(&mut self, mut description: Description) {
         for target in &mut description.targets {
-            let full = self.full.contains_key(&target.index);
-            target.state = if full { State::Inactive } else { State::Active };
+            if self.full.contains_key(&target.index) {
+                target.state = State::Inactive;
+            }
+        }
+        if description == *self.topology.description() {
+            return;
         }
         if let Ok(topology) = Topology::new(description) {
             self.topology = Arc::new(topology);
@@ -128,6 +247,11 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_policy::place::{Client, Router, Routers, Server};
+
+    fn placement(targets: usize) -> Placement {
+        Placement::new(ServerId(0), targets, None, None).expect("it makes sense")
+    }
 
     fn spread(placement: &Placement, job: u64, files: u32, size: u64) -> Vec<u32> {
         let mut counts = vec![0; placement.targets as usize];
@@ -140,25 +264,93 @@ mod tests {
 
     #[test]
     fn the_files_of_each_job_are_spread_evenly() {
-        let placement = Placement::new(4);
+        let placement = placement(4);
         assert_eq!(spread(&placement, 1, 8, 1 << 20), [2; 4]);
         let uneven = spread(&placement, 2, 5, 64 << 20);
         assert_eq!((uneven.iter().min(), uneven.iter().max()), (Some(&1), Some(&2)), "{uneven:?}");
         // A large file has a part everywhere.
         assert_eq!(spread(&placement, 3, 1, 1 << 30), [1; 4]);
         assert_eq!(spread(&placement, 4, 2, 100 << 20), [1; 4]);
-        assert_eq!(Placement::new(1).layout(Tick(0), JobId(1), 1), None);
+        let one = Placement::new(ServerId(0), 1, None, None).expect("it makes sense");
+        assert_eq!(one.layout(Tick(0), JobId(1), 1), None);
     }
 
     #[test]
     fn a_full_target_is_left_alone_and_tried_again() {
-        let placement = Placement::new(4);
+        let placement = placement(4);
         placement.filled(2);
         assert_eq!(spread(&placement, 1, 9, 1), [3, 3, 0, 3]);
         assert_eq!(spread(&placement, 2, 1, 1 << 30), [1, 1, 0, 1]);
         let mut known = placement.known.lock().expect("nobody panicked");
-        known.look(Instant::now() + FULL);
+        known.look(Instant::now() + A_WHILE);
         drop(known);
         assert_eq!(spread(&placement, 3, 8, 1), [2; 4]);
+    }
+    /// Targets 0, 1, 2 and 7 of two servers.
+    fn told(state: [State; 4], free: [u64; 4]) -> Description {
+        let mut told = Topology::flat(4).description().clone();
+        for (number, target) in told.targets.iter_mut().enumerate() {
+            target.index = [0, 1, 2, 7][number];
+            (target.state, target.free) = (state[number], Some(free[number]));
+        }
+        told
+    }
+
+    #[test]
+    fn what_the_back_end_says_of_its_targets_counts() {
+        const MUCH: u64 = 1 << 40;
+        let all = [State::Active; 4];
+        let placement =
+            Placement::new(ServerId(0), 8, None, Some(told(all, [MUCH; 4]))).expect("it makes sense");
+        assert_eq!(spread(&placement, 1, 8, 1), [2, 2, 2, 0, 0, 0, 0, 2]);
+        assert_eq!(spread(&placement, 1, 1, 1 << 40), [1, 1, 1, 0, 0, 0, 0, 1]);
+        let now = Instant::now();
+        assert!(!placement.is_due(now) && placement.is_due(now + A_WHILE));
+        let inactive = [State::Active, State::Inactive, State::Active, State::Active];
+        placement.heard(Some(told(inactive, [MUCH, MUCH, PART - 1, MUCH])), now + A_WHILE);
+        assert_eq!(spread(&placement, 1, 8, 1), [4, 0, 0, 0, 0, 0, 0, 4]);
+        assert!(!placement.is_due(now + A_WHILE));
+        placement.heard(None, now);
+        assert_eq!(spread(&placement, 2, 2, 1), [1, 0, 0, 0, 0, 0, 0, 1], "who says nothing changes nothing");
+    }
+
+    #[test]
+    fn servers_do_not_march_in_step() {
+        let first = |server: u16| {
+            let placement = Placement::new(ServerId(server), 64, None, None).expect("it makes sense");
+            placement.layout(Tick(0), JobId(9), 1).expect("there is something to choose").targets[0]
+        };
+        let starts: std::collections::BTreeSet<u32> = (0..16).map(first).collect();
+        assert!(starts.len() > 8, "sixteen servers begin at {starts:?}");
+    }
+
+    #[test]
+    fn what_somebody_described_counts() {
+        const MUCH: u64 = 1 << 40;
+        let mut description = told([State::Active; 4], [MUCH, MUCH, MUCH, 3 * MUCH]);
+        let [router, other] = ["near", "far"].map(|name| Router {
+            name: name.to_owned(),
+            capacity: 1.0,
+            leads_to: Some(vec![if name == "near" { "server0" } else { "server1" }.to_owned()]),
+        });
+        description.servers.push(Server { name: "server1".to_owned(), capacity: None });
+        description.targets[1].server = "server1".to_owned();
+        description.routers = vec![router, other];
+        let near = Routers::Near(vec![("near".to_owned(), 0)]);
+        description.clients = vec![Client { name: host().to_owned(), routers: near }];
+        let weights = Weights { router: 0.0, server: 0.0, target: 0.0, space: 1.0 };
+        let new = |description: &Description, targets| {
+            let described = Described { description: description.clone(), weights };
+            Placement::new(ServerId(0), targets, Some(described), None)
+        };
+        let placement = new(&description, 8).expect("it makes sense");
+        // Target 1 is not reached from here, and target 7 has three times the room.
+        assert_eq!(spread(&placement, 1, 5, 1), [1, 0, 1, 0, 0, 0, 0, 3]);
+        assert!(!placement.is_due(Instant::now() + A_WHILE), "nobody is asked");
+        let few = new(&description, 7).err().expect("there is no target 7").to_string();
+        assert!(few.contains("\"target3\" has the number 7, but the back end has 7 targets"), "{few}");
+        description.routers[1].leads_to = Some(vec!["far".to_owned()]);
+        let circle = new(&description, 8).err().expect("a circle").to_string();
+        assert!(circle.contains("drain.topology: leads_to: the routers lead in a circle"), "{circle}");
     }
 }

@@ -80,6 +80,7 @@ impl Engine {
             // Whoever finds no place just now may find one in a moment, and one sync for each write costs more than the write.
             let settles = unsettled && (board.queued() == 0 || begin.elapsed() >= NAP);
             let task = board.task(now, settles);
+            self.indexing_since(now.1);
             if std::mem::take(&mut board.places.news) {
                 self.talk.notify_waiters();
             }
@@ -91,6 +92,11 @@ impl Engine {
             let waited = self.bell.wait_timeout(board, NAP);
             board = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
+    }
+
+    fn indexing_since(&self, begin: Instant) {
+        let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.indexed.fetch_add(took, Ordering::Relaxed);
     }
 
     /// Whatever the board has to know of is told, and there may be something to do for others.
@@ -114,7 +120,11 @@ impl Engine {
                 let newest = dirty.iter().max_by_key(|piece| piece.stamp).map(|piece| piece.job);
                 let priority = newest.map_or(0, |job| service.jobs.priority(job));
                 let now = Tick(service.store.data().now().0);
-                self.tell(|board| board.enqueue(now, (file, path, user), &layout, &dirty, priority));
+                self.tell(|board| {
+                    let begin = Instant::now();
+                    board.enqueue(now, (file, path, user), &layout, &dirty, priority);
+                    self.indexing_since(begin);
+                });
             }
             Ok(Prepared::Conclude) => self.conclude(service, union, file),
             Ok(Prepared::Later) => self.tell(|board| {
@@ -141,7 +151,6 @@ impl Engine {
             if let Some(entry) = board.files.get_mut(&file) {
                 (entry.path, entry.user) = (path.clone(), born.owner);
             }
-            board.touch_dirs(&born.dirs);
         }
         match born.kind {
             FileKind::File => Ok(Prepared::Queue(path, born.owner, layout(union, &born.path)?)),
@@ -153,7 +162,7 @@ impl Engine {
     /// Has a file behind of which other servers hold bytes, or the name.
     fn prepared_shared(&self, service: &Arc<Service>, union: &Union, file: FileId) -> Result<Prepared> {
         let size = service.store.data().facts(file)?.size;
-        let Some(flight) = self.permits.fly(file, size, || service.leave(file))? else {
+        let Some(flight) = self.permits.fly(file, size, || service.leave(file, 0))? else {
             return Ok(Prepared::Gone);
         };
         let path = shown(&flight.born.place.path);
@@ -215,7 +224,7 @@ impl Engine {
         // As long as it is held nobody cuts the file behind.
         let mut _flight = None;
         if service.is_shared(file) {
-            let Some(flight) = self.permits.fly(file, span.end, || service.leave(file))? else {
+            let Some(flight) = self.permits.fly(file, span.end, || service.leave(file, 0))? else {
                 return Ok(None);
             };
             self.open_shared(union, hand, (file, queue), &flight.born)?;
@@ -355,6 +364,9 @@ impl Engine {
     /// What this server holds of a file is out: whoever has its name is told, and sees to the rest when all are done.
     fn conclude_part(&self, service: &Arc<Service>, file: FileId, last: bool) -> Result<Option<Extras>> {
         self.permits.give_up(file);
+        if !service.is_authority(file) {
+            service.let_go_past(file)?;
+        }
         // Whoever waits for it has asked the others, and they are done.
         let wanted = self.board().tickets.values().any(|ticket| ticket.out.contains(&file));
         let told = async {

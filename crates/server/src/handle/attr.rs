@@ -144,6 +144,7 @@ impl Service {
             return self.reshape(caller, &hold, Reshape::Punch(span));
         }
         self.shed_set_id(caller, &hold)?;
+        self.ways.lanes.hide(token.file);
         self.store.data().punch(token.file, span, Batch::default())?;
         Ok(Reply::Done)
     }

@@ -58,6 +58,7 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
         | Request::Number { .. }
         | Request::Exchange(_)
         | Request::Drain(DrainCall::Look { .. })
+        | Request::SetRoute { .. }
         | Request::Abandon { .. } => Class::Urgent,
         Request::SetPolicy { .. } | Request::ReplaceServer { .. } | Request::Losses => Class::Errand,
         Request::Peer(_) => Class::Peer,
@@ -143,6 +144,7 @@ impl Service {
                 Ok(Reply::Done)
             }
             Request::Drain(ref call) => self.drain(caller, call),
+            Request::SetRoute { ref mode } => Ok(self.set_route(caller, mode).map(|()| Reply::Done)?),
             Request::Write { .. } | Request::Read { .. } => {
                 Err(Error::new(ErrorKind::Protocol, "reads and writes travel on data connections").into())
             }

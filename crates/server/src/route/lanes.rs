@@ -7,9 +7,10 @@
 //! before ever rises again; a file is written past the buffer only through what it was opened with last.
 
 use super::Opened;
-use forebay_model::{FileId, Span};
+use forebay_model::{Error, ErrorKind, FileId, Result, Span};
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Most separate ranges that are remembered of what was written to a file.
 const MOST: usize = 4096;
@@ -32,6 +33,8 @@ struct Lane {
     opened: Option<Arc<Opened>>,
     /// Something could not be brought to its device, and nobody knows what of it is there.
     broken: bool,
+    /// Bytes were cut off or punched: what is blank may be bytes behind that somebody is still reading.
+    hidden: bool,
 }
 
 /// What was written behind since a file was opened there.
@@ -111,15 +114,51 @@ impl Lanes {
     /// Waits until nothing is written to a file behind, and keeps it so.
     pub(crate) fn quiet(self: &Arc<Lanes>, file: FileId) -> Quiet {
         tokio::task::block_in_place(|| {
-            let mut table = self.table();
-            let lane = table.entry(file).or_default();
-            (lane.quiet, lane.calls) = (lane.quiet + 1, lane.calls + 1);
-            let quiet = Quiet { lanes: self.clone(), file };
+            let quiet = self.hush(file);
             let busy =
                 |table: &mut HashMap<FileId, Lane>| table.get(&file).is_some_and(|lane| lane.in_air > 0);
-            drop(self.landed.wait_while(table, busy).unwrap_or_else(PoisonError::into_inner));
+            drop(self.landed.wait_while(self.table(), busy).unwrap_or_else(PoisonError::into_inner));
             quiet
         })
+    }
+
+    /// The same for whoever does not wait for ever.
+    pub(crate) fn quiet_within(self: &Arc<Lanes>, file: FileId, patience: Duration) -> Result<Quiet> {
+        tokio::task::block_in_place(|| {
+            let quiet = self.hush(file);
+            let busy =
+                |table: &mut HashMap<FileId, Lane>| table.get(&file).is_some_and(|lane| lane.in_air > 0);
+            let waited = self.landed.wait_timeout_while(self.table(), patience, busy);
+            let (table, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            drop(table);
+            match timeout.timed_out() {
+                false => Ok(quiet),
+                true => {
+                    let text = format!("writes of file {file} past the buffer do not end");
+                    Err(Error::new(ErrorKind::Busy, text))
+                }
+            }
+        })
+    }
+
+    /// Nothing that was reserved before rises from now on.
+    fn hush(self: &Arc<Lanes>, file: FileId) -> Quiet {
+        let mut table = self.table();
+        let lane = table.entry(file).or_default();
+        (lane.quiet, lane.calls, lane.hidden) = (lane.quiet + 1, lane.calls + 1, true);
+        Quiet { lanes: self.clone(), file }
+    }
+
+    /// Bytes of a file are about to be cut off or punched.
+    pub(crate) fn hide(&self, file: FileId) {
+        if let Some(lane) = self.table().get_mut(&file) {
+            lane.hidden = true;
+        }
+    }
+
+    /// Whether that has happened since the file was opened to be written past the buffer.
+    pub(super) fn has_hidden(&self, file: FileId) -> bool {
+        self.table().get(&file).is_some_and(|lane| lane.hidden)
     }
 
     /// A file behind is so long: what is written there from now on is remembered, until it is forgotten.
@@ -134,6 +173,11 @@ impl Lanes {
             Some(ink) => spans.into_iter().flat_map(|span| ink.within(span)).collect(),
             None => spans,
         }
+    }
+
+    /// Whether a file is written past the buffer.
+    pub(crate) fn is_open(&self, file: FileId) -> bool {
+        self.table().get(&file).is_some_and(|lane| lane.opened.is_some())
     }
 
     /// What a file is written with past the buffer.
@@ -155,7 +199,7 @@ impl Lanes {
     /// What was written to a file behind is known there, and it is not written any more.
     pub(crate) fn forget(&self, file: FileId) {
         if let Some(lane) = self.table().get_mut(&file) {
-            (lane.ink, lane.opened) = (None, None);
+            (lane.ink, lane.opened, lane.hidden) = (None, None, false);
         }
         self.tidy(file);
     }

@@ -9,7 +9,8 @@
 //! by the store, before it is answered.
 //!
 //! **Deliberately absent**: which way (`forebay_policy::route`); overwriting what is behind, and appends, which are
-//! buffered; several servers, each of which would have to know what the others write.
+//! buffered; making, growing and cutting files of several servers behind, which their authority does (`drain::shared`):
+//! who holds bytes of one writes past the buffer with the leave that it drains with.
 
 mod lanes;
 mod meter;
@@ -17,21 +18,21 @@ mod past;
 mod settings;
 
 pub use forebay_policy::route::Mode;
-pub(crate) use lanes::Lanes;
+pub(crate) use lanes::{Lanes, Quiet};
 pub use settings::{Full, Pipeline, Routing, Share};
 
-use crate::service::Service;
+use crate::service::{Caller, Service};
 use forebay_backend::Object;
 use forebay_model::{Bytes, Error, ErrorKind, FileId, Result, Span, Stamp};
 use forebay_policy::Tick;
 use forebay_policy::drain::Layout;
-use forebay_policy::route::{Route, Router, Write};
+use forebay_policy::route::{Route, Router, Write, local};
 use forebay_store::MAX_FILE;
 use forebay_wire::RouteStatus;
 use meter::Meter;
 use past::Queue;
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -40,8 +41,10 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 const ROOM: usize = 64 << 10;
 /// Most files that are open to be written past the buffer.
 const MOST_OPEN: usize = 1024;
-/// Most files of which it is remembered that they were synced.
-const MOST_SYNCED: usize = 1 << 16;
+/// Files that are opened at the same time, at most.
+const OPENING: usize = 16;
+/// Most files of which it is remembered that they were synced, or how they are striped.
+const MOST_KNOWN: usize = 1 << 16;
 /// A file that nobody has written past the buffer for so long is done; one that is open, for longer.
 const IDLE: Duration = Duration::from_secs(1);
 const IDLE_AND_OPEN: Duration = Duration::from_secs(30);
@@ -54,12 +57,20 @@ const REST: Duration = Duration::from_secs(1);
 pub(crate) struct Ways {
     pub(crate) lanes: Arc<Lanes>,
     routing: Routing,
+    /// The number of the mode that counts, among all.
+    mode: AtomicUsize,
     router: Mutex<Router>,
+    /// Nanoseconds that went into deciding which way.
+    decided: AtomicU64,
     /// What waits for each target.
     queues: Vec<Mutex<Queue>>,
     room: Semaphore,
+    /// Held by whoever opens one of these files, or asks for leave to write it: others wait for that.
+    opening: Vec<tokio::sync::Mutex<()>>,
     /// Files that were synced after their last write.
     synced: Mutex<HashSet<FileId>>,
+    /// Bytes of a stripe, and over how many servers they go round, of files that several servers may hold.
+    stripes: Mutex<HashMap<FileId, (u64, u16)>>,
     meter: Mutex<Meter>,
     /// Until then everything is buffered.
     resting: Mutex<Option<Instant>>,
@@ -84,6 +95,8 @@ pub(crate) enum Burst {
 pub(crate) struct Opened {
     objects: Vec<Mutex<Box<dyn Object>>>,
     layout: Layout,
+    /// Which file it is behind, where its authority had to be asked for leave, and when that was.
+    leave: Option<(u64, Mutex<Instant>)>,
     used: Mutex<Instant>,
     /// Something was written that may not be on its device. Set while the object is locked that it was written with.
     dirty: AtomicBool,
@@ -100,10 +113,14 @@ impl Ways {
         Ok(Ways {
             lanes: Arc::default(),
             routing,
+            mode: AtomicUsize::new(number(routing.mode)),
+            decided: AtomicU64::new(0),
             router: Mutex::new(Router::new(routing.mode, routing.settings()?)),
             queues: (0..targets).map(|_| Mutex::default()).collect(),
             room: Semaphore::new(ROOM),
+            opening: (0..OPENING).map(|_| tokio::sync::Mutex::default()).collect(),
             synced: Mutex::default(),
+            stripes: Mutex::default(),
             meter: Mutex::new(Meter::new(Instant::now())),
             resting: Mutex::default(),
             last: AtomicU64::new(0),
@@ -137,9 +154,20 @@ impl Ways {
         }
     }
 
+    /// How writes are routed.
+    pub(crate) fn mode(&self) -> Mode {
+        Mode::ALL[self.mode.load(Ordering::Relaxed)].1
+    }
+
+    /// Writes are routed in another way from now on. What is on its way goes on as it began.
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        lock(&self.router).set_mode(mode);
+        self.mode.store(number(mode), Ordering::Relaxed);
+    }
+
     /// Whether writes may go past the buffer at all.
     pub(crate) fn are_open(&self) -> bool {
-        self.routing.mode != Mode::Buffer || self.bypass()
+        self.mode() != Mode::Buffer || self.bypass()
     }
 
     /// Memory for a payload on its way past the buffer.
@@ -152,11 +180,20 @@ impl Ways {
     pub(crate) fn synced(&self, file: FileId) {
         if self.are_open() {
             let mut synced = lock(&self.synced);
-            if synced.len() >= MOST_SYNCED {
+            if synced.len() >= MOST_KNOWN {
                 synced.clear();
             }
             synced.insert(file);
         }
+    }
+
+    /// Stripes of a file have so many bytes, and go round over so many servers.
+    pub(crate) fn laid(&self, file: FileId, stripes: (u64, u16)) {
+        let mut known = lock(&self.stripes);
+        if known.len() >= MOST_KNOWN {
+            known.clear();
+        }
+        known.insert(file, stripes);
     }
 
     fn rests(&self) -> bool {
@@ -190,10 +227,11 @@ impl Ways {
 }
 
 impl Opened {
-    fn new(objects: Vec<Box<dyn Object>>, layout: Layout) -> Opened {
+    fn new(objects: Vec<Box<dyn Object>>, layout: Layout, serial: Option<u64>) -> Opened {
         Opened {
             objects: objects.into_iter().map(Mutex::new).collect(),
             layout,
+            leave: serial.map(|serial| (serial, Mutex::new(Instant::now()))),
             used: Mutex::new(Instant::now()),
             dirty: AtomicBool::new(false),
             syncing: Mutex::default(),
@@ -225,36 +263,76 @@ impl Service {
         let (ways, now) = (&self.ways, self.store.data().now());
         ways.last.fetch_max(now.0, Ordering::Relaxed);
         let Some(span) = span.filter(|_| ways.are_open()) else { return Route::Buffer };
+        let Some(offset) = self.local_offset(file, span.start) else { return Route::Buffer };
+        let begin = Instant::now();
         let sync = lock(&ways.synced).remove(&file);
-        let write = Write { file, offset: span.start, len: Bytes(span.len()), sync };
-        match lock(&ways.router).route(Tick(now.0), &write) {
+        let write = Write { file, offset, len: Bytes(span.len()), sync };
+        let route = lock(&ways.router).route(Tick(now.0), &write);
+        let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        ways.decided.fetch_add(took, Ordering::Relaxed);
+        match route {
             Route::Direct if self.may_fly(file, span) => Route::Direct,
             _ => Route::Buffer,
         }
     }
 
+    /// Where a byte of a file is in this server's part of it; nothing if nobody has said how the file is striped.
+    fn local_offset(&self, file: FileId, offset: u64) -> Option<u64> {
+        if self.is_alone() {
+            return Some(offset);
+        }
+        let known = lock(&self.ways.stripes).get(&file).copied();
+        let (stripe, servers) = match known {
+            Some(stripes) => stripes,
+            None if self.is_authority(file) => {
+                let stripes = self.stripes(file).ok()?;
+                self.ways.laid(file, stripes);
+                stripes
+            }
+            None => return None,
+        };
+        Some(local(offset, stripe.max(1), u64::from(servers.max(1))))
+    }
+
     /// Whether a write can go past the buffer, for all one knows. Known early, so that what has to be buffered goes there
     /// straight from its socket.
     pub(crate) fn may_fly(&self, file: FileId, span: Span) -> bool {
-        let may = self.drain.is_some() && self.is_alone() && !self.ways.rests() && span.end <= MAX_FILE;
+        let may = self.drain.is_some() && !self.ways.rests() && span.end <= MAX_FILE;
         may && self.store.data().is_blank(file, span).unwrap_or(false)
+    }
+
+    /// Writes go another way from now on.
+    pub(crate) fn set_route(&self, caller: &Caller, mode: &str) -> Result<()> {
+        self.demand(caller, "say which way the writes of this service go")?;
+        let mode: Mode = mode.parse()?;
+        if self.drain.is_none() && mode != Mode::Buffer {
+            let text = "there is nothing behind this server that writes could go to: start it with --backend";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        tracing::info!(uid = %caller.who.uid, mode = mode.name(), "writes go another way");
+        self.ways.set_mode(mode);
+        Ok(())
     }
 
     /// What was buffered, and what went past the buffer.
     pub(crate) fn route_status(&self) -> Option<RouteStatus> {
         let engine = self.drain.as_ref()?;
-        let Routing { mode, pipeline, .. } = self.ways.routing;
+        let (extents, index) = self.store.data().index_size();
         let written = self.ways.written.load(Ordering::Relaxed);
         let direct = self.ways.direct.load(Ordering::Relaxed);
         let (waits, waited) = engine.waits();
         Some(RouteStatus {
-            mode: word(mode).to_owned(),
-            pipeline: pipeline == Pipeline::On,
+            mode: self.ways.mode().name().to_owned(),
+            pipeline: self.ways.routing.pipeline == Pipeline::On,
             bypass: self.ways.bypass(),
             buffered: written.saturating_sub(direct),
             direct,
             waits,
             waited,
+            decided: self.ways.decided.load(Ordering::Relaxed),
+            indexed: engine.indexed(),
+            extents,
+            index,
         })
     }
 
@@ -279,11 +357,6 @@ impl Service {
     }
 }
 
-fn word(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Buffer => "buffer",
-        Mode::Traffic => "traffic",
-        Mode::Overflow => "overflow",
-        Mode::Direct => "direct",
-    }
+fn number(mode: Mode) -> usize {
+    Mode::ALL.iter().position(|(_, one)| *one == mode).unwrap_or(0)
 }

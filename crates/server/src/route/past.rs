@@ -1,17 +1,18 @@
 //! The way past the buffer: opened behind, queued for its targets, written together with its neighbours.
 
 use super::lanes::Flight;
-use super::{MOST_OPEN, Opened, lock};
-use crate::drain::Engine;
+use super::{MOST_OPEN, OPENING, Opened, lock};
+use crate::drain::{Engine, open_place};
 use crate::service::Service;
 use crate::union::Union;
-use forebay_model::{Error, ErrorKind, FileId, Result, Span};
+use forebay_backend::Object;
+use forebay_model::{Error, ErrorKind, FileId, Name, Result, Span};
 use forebay_policy::Tick;
 use forebay_policy::drain::{Layout, TargetId};
-use forebay_store::Data;
+use forebay_store::MAX_FILE;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Most objects by which one file is written at the same time.
@@ -19,6 +20,11 @@ const MOST_OBJECTS: usize = 4;
 /// What one turn at a target takes at most.
 const BATCH: usize = 32;
 const BATCH_BYTES: u64 = 16 << 20;
+/// A file of several servers is made longer behind than it has to be, so that not every write asks for leave; it gets its
+/// length when it is concluded.
+const AHEAD: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
+/// Whoever gives leave is told that the file is still being written after so long.
+const RENEW: Duration = Duration::from_secs(5);
 
 /// What waits for one target.
 #[derive(Default)]
@@ -48,11 +54,12 @@ pub(crate) struct Flown {
 
 impl Flown {
     /// The store is told that it is behind. False if somebody has cut the file meanwhile: then it has to be buffered.
-    pub(crate) fn count(&self, data: &Data) -> Result<bool> {
-        match self.flight.rise() {
-            Some(_aloft) => data.past(self.file, self.span).map(|()| true),
-            None => Ok(false),
+    pub(crate) fn count(&self, service: &Service) -> Result<bool> {
+        let Some(_aloft) = self.flight.rise() else { return Ok(false) };
+        if service.ways.lanes.has_hidden(self.file) {
+            service.count_behind(self.file);
         }
+        service.store.data().past(self.file, self.span).map(|()| true)
     }
 
     fn part(&self, span: Span) -> &[u8] {
@@ -88,6 +95,12 @@ impl Queue {
         }
         self.pieces.drain(..count).collect()
     }
+
+    /// Everything, because nothing of it can be written: there is one writer less.
+    fn give_up(&mut self) -> Vec<Piece> {
+        self.writers -= 1;
+        self.pieces.drain(..).collect()
+    }
 }
 
 impl Service {
@@ -99,8 +112,7 @@ impl Service {
         span: Span,
         bytes: Arc<Vec<u8>>,
     ) -> Option<Arc<Flown>> {
-        let opened = self.open_past(file).await?;
-        let flight = self.ways.lanes.reserve(file, span, Some(&opened))?;
+        let (opened, flight) = self.open_past(file, span).await?;
         if !self.store.data().is_blank(file, span).unwrap_or(false) {
             return None;
         }
@@ -138,6 +150,7 @@ impl Service {
         };
         let mut queue = lock(queue);
         queue.pieces.push(piece);
+        self.tell_waiting(target, &queue);
         let most = self.drain.as_ref().map_or(1, Engine::streams);
         if queue.writers < most.min(queue.pieces.len()) {
             queue.writers += 1;
@@ -146,12 +159,28 @@ impl Service {
         }
     }
 
+    /// Whoever gives out places is told what waits for a target, if that is not this server alone.
+    fn tell_waiting(&self, target: TargetId, queue: &Queue) {
+        if let Some(engine) = self.drain.as_ref().filter(|_| !self.is_alone()) {
+            engine.wait_past(self, target, queue.pieces.iter().map(|piece| piece.span.len()).sum());
+        }
+    }
+
     /// One writer at a target: as long as something waits for it.
     fn write_behind(&self, target: TargetId) {
         let (Some(engine), Some(union)) = (&self.drain, &self.union) else { return };
         loop {
-            engine.enter(self, target);
-            let pieces = lock(&self.ways.queues[target.0 as usize]).take();
+            let entered = engine.enter(self, target);
+            let pieces = {
+                let mut queue = lock(&self.ways.queues[target.0 as usize]);
+                let pieces = if entered { queue.take() } else { queue.give_up() };
+                self.tell_waiting(target, &queue);
+                pieces
+            };
+            if !entered {
+                let refuse = |piece: Piece| piece.flown.tell(Err(ErrorKind::Busy.into()));
+                return pieces.into_iter().for_each(refuse);
+            }
             lock(&self.ways.meter).begin(Instant::now());
             let bytes = pieces.iter().map(|piece| piece.span.len()).sum();
             let is_last = pieces.is_empty();
@@ -165,28 +194,87 @@ impl Service {
                 let now = Tick(self.store.data().now().0);
                 lock(&self.ways.router).measured(now, rate);
             }
-            engine.leave(target, bytes);
+            engine.leave(self, target, bytes);
             if is_last {
                 return;
             }
         }
     }
 
-    /// What a file is written with past the buffer; nothing if it cannot be.
-    async fn open_past(self: &Arc<Service>, file: FileId) -> Option<Arc<Opened>> {
-        if let Some(opened) = self.ways.lanes.opened(file) {
-            return Some(opened);
+    /// What a file is written with past the buffer, and the span that is to be written; nothing if it cannot be.
+    async fn open_past(self: &Arc<Service>, file: FileId, span: Span) -> Option<(Arc<Opened>, Flight)> {
+        if let Some(reserved) = self.reserve_past(file, span) {
+            return Some(reserved);
+        }
+        let _one = self.ways.opening[(file.0 % OPENING as u64) as usize].lock().await;
+        if let Some(reserved) = self.reserve_past(file, span) {
+            return Some(reserved);
         }
         let service = self.clone();
-        let opening = tokio::task::spawn_blocking(move || service.open_past_now(file));
+        let opening = tokio::task::spawn_blocking(move || match service.is_shared(file) {
+            true => service.open_shared_now(file, span.end),
+            false => service.open_past_now(file),
+        });
         match opening.await.unwrap_or_else(|_| Err(ErrorKind::Io.into())) {
             Ok(opened) => opened,
+            // Somebody is about to cut it, or to see it anew.
+            Err(error) if error.kind() == ErrorKind::Busy => None,
             Err(error) => {
                 tracing::warn!(%file, %error, "a file cannot be written past the buffer: it is buffered");
                 self.ways.rest();
                 None
             }
+        }?;
+        self.reserve_past(file, span)
+    }
+
+    /// Reserves a span of a file that is open, and that this server has leave to write.
+    fn reserve_past(&self, file: FileId, span: Span) -> Option<(Arc<Opened>, Flight)> {
+        let opened = self.ways.lanes.opened(file)?;
+        let Some((serial, asked)) = &opened.leave else {
+            let flight = self.ways.lanes.reserve(file, span, Some(&opened))?;
+            return Some((opened, flight));
+        };
+        let permits = self.drain.as_ref()?.permits();
+        if lock(asked).elapsed() > RENEW {
+            return None;
         }
+        // Whoever takes leave back waits for this, and then for what was reserved meanwhile.
+        let leave = permits.try_fly(file, span.end).filter(|leave| leave.born.place.serial == *serial)?;
+        let flight = self.ways.lanes.reserve(file, span, Some(&opened));
+        drop(leave);
+        Some((opened, flight?))
+    }
+
+    /// Asks for leave to write a file of several servers behind so far, and opens it.
+    fn open_shared_now(self: &Arc<Service>, file: FileId, end: u64) -> Result<Option<Arc<Opened>>> {
+        let (Some(engine), Some(union)) = (&self.drain, &self.union) else { return Ok(None) };
+        if self.ways.lanes.all_open().len() >= MOST_OPEN {
+            return Ok(None);
+        }
+        let permits = engine.permits();
+        let known = self.ways.lanes.opened(file);
+        if let Some((_, asked)) = known.as_ref().and_then(|opened| opened.leave.as_ref())
+            && lock(asked).elapsed() > RENEW
+        {
+            *lock(asked) = Instant::now();
+            permits.give_up(file);
+        }
+        let far = end.saturating_add(end.clamp(*AHEAD.start(), *AHEAD.end())).min(MAX_FILE);
+        let Some(leave) = permits.fly(file, end, || self.leave(file, far))? else { return Ok(None) };
+        let place = &leave.born.place;
+        let is_same =
+            |opened: &Arc<Opened>| matches!(opened.leave, Some((serial, _)) if serial == place.serial);
+        match known {
+            Some(known) if is_same(&known) => return Ok(Some(known)),
+            Some(_) => self.let_go_past(file)?,
+            None => {}
+        }
+        let objects = |count| (0..count).map(|_| open_place(union, file, place)).collect();
+        let opened = self.objects_of(union, engine, &place.path, Some(place.serial), objects);
+        let opened = opened.inspect_err(|_| permits.give_up(file))?;
+        self.count_behind(file);
+        Ok(Some(self.ways.lanes.open(file, opened)))
     }
 
     fn open_past_now(&self, file: FileId) -> Result<Option<Arc<Opened>>> {
@@ -196,17 +284,49 @@ impl Service {
         }
         // Nobody knows how long it will be: it lies as the back end likes.
         let Some(born) = self.bear(union, file, &|_| None)? else { return Ok(None) };
-        engine.touched(&born.dirs);
-        let layout = union.ask(|backend| backend.layout(&born.path))?;
+        let objects = |count| {
+            let pens = (0..count).map(|_| Ok(self.pen(union, file)?.map(|pen| pen.object)));
+            // One that has no name any more has no pen.
+            pens.collect::<Result<Option<Vec<_>>>>()?.ok_or_else(|| Error::from(ErrorKind::Busy))
+        };
+        let opened = self.objects_of(union, engine, &born.path, None, objects)?;
+        union.count_claim(file);
+        Ok(self.open_claimed(union, file, opened))
+    }
+
+    /// A file behind, with as many objects as it is written by at the same time.
+    fn objects_of(
+        &self,
+        union: &Union,
+        engine: &Engine,
+        path: &[Name],
+        serial: Option<u64>,
+        objects: impl FnOnce(usize) -> Result<Vec<Box<dyn Object>>>,
+    ) -> Result<Opened> {
+        let layout = union.ask(|backend| backend.layout(path))?;
         let targets: Vec<TargetId> = layout.targets.into_iter().map(TargetId).collect();
         let count = targets.len().saturating_mul(engine.streams()).clamp(1, MOST_OBJECTS);
-        let mut objects = Vec::with_capacity(count);
-        for _ in 0..count {
-            let Some(pen) = self.pen(union, file)? else { return Ok(None) };
-            objects.push(pen.object);
+        Ok(Opened::new(objects(count)?, Layout::new(targets, layout.stripe), serial))
+    }
+
+    /// Nothing more is written to a file past the buffer by what it was opened with; what was is on its device.
+    pub(crate) fn let_go_past(&self, file: FileId) -> Result<()> {
+        let lanes = &self.ways.lanes;
+        if lanes.opened(file).is_none() {
+            return Ok(());
         }
-        let opened = Opened::new(objects, Layout::new(targets, layout.stripe));
-        Ok(self.open_claimed(union, file, opened))
+        let _quiet = lanes.quiet(file);
+        self.ways.settle(file)?;
+        lanes.forget(file);
+        Ok(())
+    }
+
+    /// Bytes of a file are about to come to be behind: whoever reads there looks again.
+    fn count_behind(&self, file: FileId) {
+        if let (Some(engine), Some(union)) = (&self.drain, &self.union) {
+            union.count_claim(file);
+            engine.permits().count(file);
+        }
     }
 
     /// From now on the file can be written, unless somebody has concluded it meanwhile.

@@ -155,7 +155,17 @@ impl Service {
         if token.access.write {
             self.let_write(file)?;
         }
-        Ok(Vouched { lost_below, set_id: inode.mode & SET_ID != 0 })
+        Ok(Vouched { lost_below, set_id: inode.mode & SET_ID != 0, stripes: self.stripes(file)? })
+    }
+
+    /// Bytes of a stripe of a file of ours, and over how many servers its stripes go round.
+    pub(crate) fn stripes(&self, file: FileId) -> Result<(u64, u16)> {
+        match self.store.names().inode(file)?.body {
+            Body::File { layout, .. } => {
+                Ok((layout.stripe, u16::try_from(layout.servers.len()).unwrap_or(u16::MAX)))
+            }
+            _ => Err(Error::new(ErrorKind::Invalid, format!("file {file} has no bytes"))),
+        }
     }
 
     /// The offset below which bytes of a file of ours were lost with an earlier store of a server.
@@ -222,6 +232,7 @@ impl Service {
         if vouched.set_id {
             hold.has_set_id();
         }
+        self.ways.laid(token.file, vouched.stripes);
         caller.session.insert(*token, hold)
     }
 

@@ -16,8 +16,6 @@ pub(crate) struct Born {
     pub(crate) path: Vec<Name>,
     pub(crate) kind: FileKind,
     pub(crate) owner: Uid,
-    /// Directories whose time of change is our doing.
-    pub(crate) dirs: Vec<FileId>,
 }
 
 /// How a file of such a length is to lie behind; as the back end likes if nothing is wished.
@@ -31,21 +29,29 @@ impl Service {
             // Bytes that were lost are never drained as zeros.
             self.store.data().holes(file, 0)?;
         }
-        let _length = union.length(file);
+        let (_length, mut dirs) = (union.length(file), Vec::new());
         let held = self.store.names().hold(file, |inode| match inode {
             Some(inode) if !inode.parents.is_empty() => {
                 let _still = union.still();
-                self.bear_here(union, file, inode, wish).map(Some)
+                self.bear_here(union, (file, inode), wish, &mut dirs).map(Some)
             }
             _ => Ok(None),
         });
+        // Whether it could be made or not: directories that were claimed for it are to be let go of.
+        self.drain.iter().for_each(|engine| engine.touched(&dirs));
         held.map_err(Error::from)
     }
 
-    fn bear_here(&self, union: &Union, file: FileId, inode: &Inode, wish: Wish<'_>) -> Result<Born> {
-        let mut born = Born { path: Vec::new(), kind: inode.kind(), owner: inode.uid, dirs: Vec::new() };
+    fn bear_here(
+        &self,
+        union: &Union,
+        (file, inode): (FileId, &Inode),
+        wish: Wish<'_>,
+        dirs: &mut Vec<FileId>,
+    ) -> Result<Born> {
+        let mut born = Born { path: Vec::new(), kind: inode.kind(), owner: inode.uid };
         let Some(record) = union.record(file)? else {
-            return self.make_behind(union, file, inode, wish, born);
+            return self.make_behind(union, (file, inode), wish, born, dirs);
         };
         born.path = union.path(file)?.ok_or_else(|| gone_behind(file))?;
         if union.claimed(file).is_some() {
@@ -65,7 +71,7 @@ impl Service {
                     true => return Err(gone_behind(file)),
                     false => self.store.meta().commit(forgotten)?,
                 }
-                self.make_behind(union, file, inode, wish, born)
+                self.make_behind(union, (file, inode), wish, born, dirs)
             }
         }
     }
@@ -73,10 +79,10 @@ impl Service {
     fn make_behind(
         &self,
         union: &Union,
-        file: FileId,
-        inode: &Inode,
+        (file, inode): (FileId, &Inode),
         wish: Wish<'_>,
         mut born: Born,
+        dirs: &mut Vec<FileId>,
     ) -> Result<Born> {
         let (dir, name) = self.name_of(union, file, inode)?;
         if is_private(dir, &name) {
@@ -85,7 +91,7 @@ impl Service {
             );
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        born.path = self.dirs_behind(union, dir, &mut born.dirs)?;
+        born.path = self.dirs_behind(union, dir, dirs)?;
         born.path.push(name.clone());
         let path = &born.path;
         self.unmake_begun(union, file, inode)?;
@@ -101,7 +107,7 @@ impl Service {
         union.claim(file)?;
         if dir != FileId::ROOT {
             union.claim(dir)?;
-            born.dirs.push(dir);
+            dirs.push(dir);
         }
         match self.create_behind(union, file, inode, wish, path) {
             // A directory that nobody may write to is one that its owner may, until everything is in it.
@@ -115,6 +121,10 @@ impl Service {
         }
         let found = union.ask(|backend| backend.find(path))?.ok_or_else(|| gone_behind(file))?;
         self.note_behind(union, file, (dir, name), &found)?;
+        if union.lasting {
+            // What has bytes behind and no record would be taken for somebody else's.
+            union.kv.sync()?;
+        }
         Ok(born)
     }
 
@@ -210,8 +220,12 @@ impl Service {
         if union.claimed(file).is_none() || union.record(file)?.is_some() {
             return Ok(());
         }
+        // A directory that is there is the same one, whoever made it.
+        if inode.kind() == FileKind::Directory {
+            return Ok(());
+        }
         let names = match inode.parents.as_slice() {
-            &[_] => self.name_of(union, file, inode).into_iter().collect(),
+            &[_] => vec![self.name_of(union, file, inode)?],
             dirs => self.names_in_all(dirs, file)?,
         };
         for (dir, name) in &names {
@@ -222,8 +236,8 @@ impl Service {
         Ok(())
     }
 
-    /// What was begun to be made of a file behind, under this name: it may be there though whoever made it died, or was
-    /// told that it had failed. A directory that is there is the same one, whoever made it.
+    /// What was begun to be made behind, under this name: it may be there though whoever made it died, or was told that it
+    /// had failed.
     pub(super) fn begun(
         &self,
         union: &Union,
@@ -304,7 +318,8 @@ fn shown(path: &[Name]) -> String {
 fn is_fresh(found: &Found) -> bool {
     match found.kind {
         FileKind::File => found.version.size == 0,
-        kind => kind == FileKind::Symlink,
+        FileKind::Symlink | FileKind::Directory => true,
+        FileKind::Special(_) => false,
     }
 }
 

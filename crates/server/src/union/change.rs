@@ -49,10 +49,14 @@ impl Service {
             self.plan_leaving(union, &mut plan, spot, unlinked)?;
             self.carry_out(union, plan, batch)
         };
-        Ok(match is_dir {
+        let unlinked = match is_dir {
             true => names.remove_dir_via(&caller.who, dir, name, now, via),
             false => names.unlink_via(&caller.who, dir, name, now, via),
-        }?)
+        }?;
+        if unlinked.fate == Fate::Gone {
+            union.unclaim(unlinked.file);
+        }
+        Ok(unlinked)
     }
 
     /// Moves a name, here and behind.
@@ -86,20 +90,28 @@ impl Service {
     }
 
     /// Sets the length of a file, here and behind.
-    pub(crate) fn cut_both(&self, file: FileId, size: u64) -> Result<()> {
+    pub(crate) fn cut_both(&self, file: FileId, size: u64) -> Result<(), Stop> {
         let data = self.store.data();
         if size == 0 {
             self.ways.lanes.begin_anew(file);
         }
-        let Some(union) = &self.union else { return data.truncate(file, size, Batch::default()) };
+        let Some(union) = &self.union else { return Ok(data.truncate(file, size, Batch::default())?) };
         let _length = union.length(file);
         if union.record(file)?.is_none() {
-            return data.truncate(file, size, Batch::default());
+            return Ok(data.truncate(file, size, Batch::default())?);
         }
         // What is being written there would come after the cut.
         let _quiet = self.ways.lanes.quiet(file);
-        let _still = union.still();
-        let claimed = union.claimed(file).is_some();
+        // Nor does it get another name meanwhile.
+        Ok(self.store.names().hold(file, |_| {
+            let _still = union.still();
+            self.cut_here_and_behind(union, file, size)
+        })?)
+    }
+
+    /// The same for a file that is behind and neither moves nor is written to there.
+    fn cut_here_and_behind(&self, union: &Union, file: FileId, size: u64) -> Result<()> {
+        let (data, claimed) = (self.store.data(), union.claimed(file).is_some());
         let record = union.record(file)?.filter(|record| claimed || record.version.size > size);
         let (Some(record), Some(path)) = (record, union.path(file)?) else {
             return data.truncate(file, size, Batch::default());
@@ -148,11 +160,18 @@ impl Service {
             }
             Then::Cut { file, size, record } => {
                 let mut batch = end;
-                if let Some(path) = union.path(file)?
-                    && let Some(found) = union.ask(|backend| backend.find(&path))?
-                    && found.version.serial == record.version.serial
-                {
-                    batch.put(record::key(file), Record { version: found.version, ..record }.encode());
+                let path = union.path(file)?;
+                match path.map(|path| union.ask(|backend| backend.find(&path))).transpose() {
+                    Ok(Some(Some(found))) if found.version.serial == record.version.serial => {
+                        batch.put(record::key(file), Record { version: found.version, ..record }.encode());
+                    }
+                    Ok(_) => {}
+                    // It was cut, and cannot be looked at: until it is seen again it is known by its serial number alone.
+                    Err(error) => {
+                        tracing::warn!(%file, %error, "a file that was cut behind is looked at again later");
+                        union.claim(file)?;
+                        self.drain.iter().for_each(|engine| engine.finish_later(file));
+                    }
                 }
                 self.store.data().truncate(file, size, batch)
             }
@@ -163,6 +182,9 @@ impl Service {
     fn plan_leaving(&self, union: &Union, plan: &mut Plan, spot: Spot<'_>, leaves: &Unlinked) -> Result<()> {
         let file = leaves.file;
         let Some(record) = union.record(file)?.filter(|record| record.lives_at(spot.dir, spot.name)) else {
+            if leaves.fate != Fate::Named && union.claimed(file).is_some() {
+                Union::end_claim(file, &mut plan.records);
+            }
             return self.plan_unmaking(union, plan, spot, (file, leaves.inode.kind()));
         };
         let Some(path) = union.path(file)? else {
@@ -212,7 +234,11 @@ impl Service {
         of: (FileId, FileKind),
     ) -> Result<()> {
         if let Some((path, found)) = self.begun(union, of, spot)? {
-            plan.steps.push(Step::Unlink { path, serial: found.version.serial });
+            let serial = found.version.serial;
+            plan.steps.push(match found.kind {
+                FileKind::Directory => Step::RemoveDir { path, serial },
+                _ => Step::Unlink { path, serial },
+            });
         }
         Ok(())
     }
@@ -245,10 +271,16 @@ impl Service {
                 plan.steps.retain(|step| !matches!(step, Step::Unlink { .. } | Step::RemoveDir { .. }));
             }
         }
-        self.plan_unmaking(union, &mut plan, from, renamed.source)?;
+        // A directory of ours that has come to be behind was met before.
+        let is_dir = |(_, kind): (FileId, FileKind)| kind == FileKind::Directory;
+        if !is_dir(renamed.source) {
+            self.plan_unmaking(union, &mut plan, from, renamed.source)?;
+        }
         let target = match (&renamed.replaced, renamed.target) {
             (None, Some(target)) => {
-                self.plan_unmaking(union, &mut plan, to, target)?;
+                if !is_dir(target) {
+                    self.plan_unmaking(union, &mut plan, to, target)?;
+                }
                 behind(target.0, to)?.map(|(record, path)| (target.0, record, path))
             }
             _ => None,

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 const VERSION: u8 = 1;
 const INTENTS: &[u8] = b"w";
-/// How often it is asked whether a step that failed was done after all.
-const QUESTIONS: u32 = 3;
+/// How often it is asked whether a step that failed was done after all, each time after a longer pause.
+const QUESTIONS: u32 = 12;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// One thing to do behind. `serial` says to which file: when it is done again, another that has come to have its path
@@ -73,11 +73,17 @@ impl Step {
         })
     }
 
-    /// Takes it back, if that can be done.
+    /// Takes it back, if that can be done and harms nothing else.
     fn undo(&self, backend: &dyn Backend) {
-        if let Step::Rename { from, to, .. } = self
-            && let Err(error) = backend.rename(to, from)
-        {
+        let Step::Rename { from, to, serial } = self else { return };
+        let undone = backend.find(to).and_then(|moved| {
+            let moved = moved.is_some_and(|found| found.version.serial == *serial);
+            match moved && backend.find(from)?.is_none() {
+                true => backend.rename(to, from).map(drop),
+                false => Ok(()),
+            }
+        });
+        if let Err(error) = undone {
             tracing::error!(%error, "a rename behind could not be taken back");
         }
     }
@@ -96,9 +102,13 @@ impl Union {
         let value = postcard::to_extend(intent, vec![VERSION]).expect("an intent can always be written");
         begun.put(key.clone(), value);
         self.kv.commit(begun)?;
-        self.kv.sync()?;
         let mut end = Batch::default();
         end.remove(key);
+        if let Err(error) = self.kv.sync() {
+            // Nothing was done, and nothing is to be done in the server's next life.
+            self.kv.commit(end)?;
+            return Err(error);
+        }
         if let Err(error) = self.ask(|backend| perform(backend, &intent.steps, Start::Fresh)) {
             self.kv.commit(end)?;
             return Err(error);
@@ -178,10 +188,10 @@ fn perform(backend: &dyn Backend, steps: &[Step], start: Start) -> Result<()> {
 
 /// A step failed; was it done all the same?
 fn was_done_after_all(backend: &dyn Backend, step: &Step) -> bool {
-    for _ in 0..QUESTIONS {
+    for question in 1..=QUESTIONS {
         match step.is_done(backend) {
             Ok(done) => return done,
-            Err(_) => std::thread::sleep(PAUSE),
+            Err(_) => std::thread::sleep(PAUSE * question),
         }
     }
     tracing::error!(?step, "the back end does not say whether it did this: what is found there will count");

@@ -1,7 +1,7 @@
 //! Meeting what is behind: on a miss, in a listing, and again whenever it may have changed.
 
 use super::record::{self, Home, Record};
-use super::{Union, is_private};
+use super::{Union, is_private, private_dir, private_name};
 use crate::service::Service;
 use forebay_backend::Found;
 use forebay_model::{Change, Error, ErrorKind, FileId, FileKind, Identity, Layout, Name, Result, SetTime};
@@ -209,10 +209,17 @@ impl Service {
             union.ask(|backend| backend.find(&path))?
         };
         let Some(found) = found.filter(|found| found.kind == FileKind::Directory) else { return Ok(()) };
-        let home = Home::Entry { dir, name: name.clone() };
-        let mut batch = Batch::default();
-        batch.put(record::key(file), Record::of(home, &found).encode());
-        self.store.meta().commit(batch)
+        let joined = self.store.names().hold(file, |_| {
+            // It may have another name by now, or none.
+            if union.record(file)?.is_some() || !self.store.names().leads(dir, name, file)? {
+                return Ok(());
+            }
+            let home = Home::Entry { dir, name: name.clone() };
+            let mut batch = Batch::default();
+            batch.put(record::key(file), Record::of(home, &found).encode());
+            self.store.meta().commit(batch)
+        });
+        joined.map_err(Error::from)
     }
 
     fn arrival(&self, name: &Name, found: &Found) -> Arrival {
@@ -246,16 +253,44 @@ impl Service {
                 }
                 Ok(false)
             }
+            _ if self.bring_back(union, file, &record)? => Ok(false),
             _ => self.vanish(union, file, inode, (*dir, name)),
         }
+    }
+
+    /// A rename that failed half way may have left something in the server's own directory: it gets its place again.
+    fn bring_back(&self, union: &Union, file: FileId, record: &Record) -> Result<bool> {
+        let aside = [private_dir(), private_name(file)];
+        let lies_aside = |union: &Union| -> Result<bool> {
+            let found = union.ask(|backend| backend.find(&aside))?;
+            Ok(found.is_some_and(|found| found.version.serial == record.version.serial))
+        };
+        if !lies_aside(union)? {
+            return Ok(false);
+        }
+        let brought = self.store.names().hold(file, |_| {
+            let _still = union.still();
+            if union.record(file)?.as_ref() != Some(record) || !lies_aside(union)? {
+                return Ok(false);
+            }
+            let Some(path) = union.path(file)? else { return Ok(false) };
+            union.ask(|backend| match backend.find(&path)? {
+                None => backend.rename(&aside, &path),
+                Some(_) => Ok(false),
+            })
+        });
+        brought.map_err(Error::from)
     }
 
     /// Takes over what changed behind.
     fn renew(&self, union: &Union, file: FileId, record: &Record, found: &Found) -> Result<()> {
         let (now, root) = (self.store.data().now(), Identity::root());
         let _length = union.length(file);
-        // Somebody here may have cut it a moment ago, or begun to drain it.
-        if union.record(file)?.as_ref() != Some(record) || union.claimed(file).is_some() {
+        // Somebody here may have cut it a moment ago, moved it, or begun to drain it.
+        let is_known = || -> Result<bool> {
+            Ok(union.record(file)?.as_ref() == Some(record) && union.claimed(file).is_none())
+        };
+        if !is_known()? {
             return Ok(());
         }
         let mut change = Change::default();
@@ -267,17 +302,14 @@ impl Service {
         }
         let mut known = Record::of(record.home.clone(), found);
         if found.version != record.version {
-            let mut batch = Batch::default();
-            batch.put(record::key(file), known.encode());
             let renewed = match found.kind {
                 FileKind::File if self.is_shared(file) => match self.renew_shared(file, found.version.size) {
-                    Ok(true) => self.store.meta().commit(batch),
                     // Whoever changes its order now sees it later.
                     Ok(false) => return Ok(()),
-                    Err(error) => Err(error),
+                    renewed => renewed.map(drop),
                 },
-                FileKind::File => self.store.data().found_anew(file, found.version.size, batch),
-                _ => self.store.meta().commit(batch),
+                FileKind::File => self.store.data().found_anew(file, found.version.size, Batch::default()),
+                _ => Ok(()),
             };
             match renewed {
                 Ok(()) => change.mtime = Some(SetTime::To(found.version.mtime)),
@@ -286,9 +318,17 @@ impl Service {
                 Err(error) => return Err(error),
             }
         }
-        let mut batch = Batch::default();
-        batch.put(record::key(file), known.encode());
-        self.store.meta().commit(batch)?;
+        let noted = self.store.names().hold(file, |_| {
+            if !is_known()? {
+                return Ok(false);
+            }
+            let mut batch = Batch::default();
+            batch.put(record::key(file), known.encode());
+            self.store.meta().commit(batch).map(|()| true)
+        });
+        if !noted.map_err(Error::from)? {
+            return Ok(());
+        }
         match self.store.names().set_attr(&root, file, &change, now).map_err(Error::from) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -304,7 +344,11 @@ impl Service {
         (dir, name): (FileId, &Name),
     ) -> Result<bool> {
         let (names, root, now) = (self.store.names(), Identity::root(), self.store.data().now());
-        let forget = |_: &Unlinked, mut batch: Batch| {
+        let forget = |unlinked: &Unlinked, mut batch: Batch| {
+            // The name may lead to another file by now, or this one be there again.
+            if unlinked.file != file || !self.has_vanished(union, unlinked, (dir, name))? {
+                return Err(ErrorKind::NotFound.into());
+            }
             batch.remove(record::key(file));
             self.store.meta().commit(batch)
         };
@@ -333,6 +377,23 @@ impl Service {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether something that is about to lose its name is behind no more, under that name, and has nothing that is only here.
+    fn has_vanished(
+        &self,
+        union: &Union,
+        Unlinked { file, inode, .. }: &Unlinked,
+        (dir, name): (FileId, &Name),
+    ) -> Result<bool> {
+        let lives_there = union.record(*file)?.is_some_and(|record| record.lives_at(dir, name));
+        if !lives_there || union.claimed(*file).is_some() {
+            return Ok(false);
+        }
+        if inode.kind() == FileKind::File && !self.has_no_news(*file, inode)? {
+            return Ok(false);
+        }
+        Ok(union.find(*file)?.is_none_or(|(_, found)| !is_same_thing(inode, &found)))
     }
 
     fn vanish_below(&self, union: &Union, dir: FileId) -> Result<()> {

@@ -166,6 +166,7 @@ impl Union {
         }
         batch.remove(record::key(file));
         Union::end_claim(file, batch);
+        self.unclaim(file);
         Ok(())
     }
 }

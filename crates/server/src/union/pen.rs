@@ -20,7 +20,7 @@ impl Service {
     /// Opens a claimed file to be written, as long as it is here. Nothing if it has no name any more.
     pub(crate) fn pen(&self, union: &Union, file: FileId) -> Result<Option<Pen>> {
         self.with_claimed(union, file, |path, object, version| {
-            let grown = match self.ways.are_open() {
+            let grown = match self.ways.are_open() || self.ways.lanes.is_open(file) {
                 // What is not written yet is to stay blank, so that it can be written past the buffer.
                 true => {
                     self.ways.lanes.begin(file, version.size);

@@ -6,7 +6,7 @@ use crate::raw::{Raw, name, pattern};
 use crate::several::Fleet;
 use forebay_backend::{Backend, Dir, Memory};
 use forebay_model::{Change, FileId, Layout, ServerId, Span, Striping};
-use forebay_server::{Alpha, Draining};
+use forebay_server::{Alpha, Draining, Mode, Routing};
 use forebay_wire::{At, RenameMode, Reply, Request, Token};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,9 +17,15 @@ const STRIPE: u64 = 64 << 10;
 
 /// Three servers before something; nothing leaves by itself.
 fn fleet(backend: &Arc<dyn Backend>, draining: Draining) -> Fleet {
+    routed(backend, draining, Mode::Buffer)
+}
+
+/// The same, where streams of four writes may go past the buffer.
+fn routed(backend: &Arc<dyn Backend>, draining: Draining, mode: Mode) -> Fleet {
     let mut fleet = Fleet::plan(3, |config| {
         config.backend = Some("dir:/".into());
         config.drain = Draining { threshold: 90, age: Duration::from_secs(600), ..draining };
+        config.route = Routing { mode, stream: 4, ..Routing::default() };
     });
     fleet.start_before(backend);
     let striping = Some(Striping { width: 0, stripe: STRIPE });
@@ -154,5 +160,65 @@ fn no_more_servers_write_to_a_target_than_may() {
             assert!(memory.bytes(&[name(&format!("f{number}"))]).unwrap() == pattern(number, 400_000));
         }
         assert_eq!(fleet.members().authority(ROOT), ServerId(0));
+    }
+}
+
+#[test]
+fn a_striped_file_goes_past_the_buffers_of_three_servers() {
+    let dir = tempfile::tempdir().unwrap();
+    let backend: Arc<dyn Backend> = Arc::new(Dir::open(dir.path().to_str().unwrap()).unwrap());
+    let fleet = routed(&backend, Draining::default(), Mode::Traffic);
+    let mut control = fleet.control(0);
+    let token = control.create(ROOT, "f", 0o640);
+    // In order, stripe by stripe: on each server every stripe follows the one before, though not in the file.
+    let mut model = pattern(1, 3 * 40 * STRIPE as usize);
+    for (number, stripe) in model.chunks(STRIPE as usize).enumerate() {
+        write(&fleet, token, number as u64 * STRIPE, stripe);
+    }
+    // Who gets no place for a while buffers; if it looked random, all but the first four of forty would be buffered.
+    assert!(live(&fleet).iter().all(|&live| live <= 20 * STRIPE), "{:?}", live(&fleet));
+    assert!(read(&fleet, token, model.len() as u64) == model, "before it is concluded");
+    // Over what is behind, punched, cut and grown again.
+    write(&fleet, token, 100_000, &pattern(2, 50_000));
+    model[100_000..150_000].copy_from_slice(&pattern(2, 50_000));
+    control.call(Request::Punch { token, offset: 200_000, len: 100_000 }).unwrap();
+    model[200_000..300_000].fill(0);
+    write(&fleet, token, 210_000, &pattern(3, 50_000));
+    model[210_000..260_000].copy_from_slice(&pattern(3, 50_000));
+    control.call(Request::Truncate { token, size: 400_000 }).unwrap();
+    model.truncate(400_000);
+    write(&fleet, token, 500_000, &pattern(4, 70_000));
+    model.resize(500_000, 0);
+    model.extend(pattern(4, 70_000));
+    assert!(read(&fleet, token, model.len() as u64) == model);
+    clean(&drain(&mut control, None));
+    assert!(std::fs::read(dir.path().join("f")).unwrap() == model);
+    assert!(read(&fleet, token, model.len() as u64) == model, "concluded");
+}
+
+#[test]
+fn random_streams_are_buffered_by_each_of_three_servers() {
+    let dir = tempfile::tempdir().unwrap();
+    let backend: Arc<dyn Backend> = Arc::new(Dir::open(dir.path().to_str().unwrap()).unwrap());
+    let fleet = routed(&backend, Draining::default(), Mode::Traffic);
+    let mut control = fleet.control(0);
+    let token = control.create(ROOT, "f", 0o640);
+    // Every second stripe of a server, backwards: after the first four all are buffered.
+    let mut written = 0;
+    for round in (0..20).rev() {
+        for server in 0..3 {
+            write(&fleet, token, (round * 6 + server) * STRIPE, &pattern(round, STRIPE as usize));
+            written += STRIPE;
+        }
+    }
+    let live = live(&fleet);
+    assert!(live.iter().all(|&live| live >= 16 * STRIPE), "{live:?} of {written}");
+    clean(&drain(&mut control, None));
+    let behind = std::fs::read(dir.path().join("f")).unwrap();
+    for round in 0..20 {
+        for server in 0..3 {
+            let at = ((round * 6 + server) * STRIPE) as usize;
+            assert!(behind[at..at + STRIPE as usize] == pattern(round, STRIPE as usize), "{round} {server}");
+        }
     }
 }

@@ -4,6 +4,7 @@ mod counting;
 mod drain;
 mod drain_several;
 mod files;
+mod half;
 mod hostile;
 mod meeting;
 mod people;

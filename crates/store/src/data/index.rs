@@ -60,6 +60,13 @@ impl Extent {
     }
 }
 
+/// Most bytes of memory that one extent takes. Its map keeps up to eleven in a node, of which all but one per file are at least
+/// five elevenths full, and nodes of twelve words above them for every sixth node.
+pub(super) const EXTENT_BYTES: u64 = {
+    let node = 11 * (size_of::<u64>() + size_of::<Extent>()) + 16;
+    ((node + (node + 12 * size_of::<usize>()) / 5) / 5) as u64
+};
+
 /// How a change of the index changes what is live in a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Delta {

@@ -472,6 +472,15 @@ impl Data {
         }
     }
 
+    /// Pieces in regions that the index knows, and the memory that it takes for them at most. Each piece has a slot of a
+    /// journal, or is a part of one that has: there are at most as many as slots and later cuts.
+    #[must_use]
+    pub fn index_size(&self) -> (u64, u64) {
+        let pieces = |number| self.region(RegionId(number)).pieces().max(0) as u64;
+        let pieces: u64 = (0..self.geometry.regions).map(pieces).sum();
+        (pieces, pieces * index::EXTENT_BYTES)
+    }
+
     /// Regions by state.
     #[must_use]
     pub fn regions(&self) -> Counts {

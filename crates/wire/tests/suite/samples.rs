@@ -152,6 +152,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Slab { ring: 3, keep: u32::MAX, least: 1 << 20 },
         Request::Number { row: u64::MAX },
         Request::Map { token, ring: 3, from: 1 << 40 },
+        Request::SetRoute { mode: "traffic".into() },
     ]
     .into_iter()
     .chain(peer_requests().into_iter().map(|request| Request::Peer(Box::new(request))))
@@ -223,7 +224,7 @@ pub(crate) fn peer_replies() -> Vec<PeerReply> {
             replaced: Some(1),
             next_id: FileId::made_by(ServerId(2), 99),
         }),
-        PeerReply::Vouched(Vouched { lost_below: u64::MAX, set_id: true }),
+        PeerReply::Vouched(Vouched { lost_below: u64::MAX, set_id: true, stripes: (1 << 20, 3) }),
         PeerReply::Facts(held),
         PeerReply::Share { subdirs: 3, touched: Some(Stamp(4)) },
         PeerReply::Fate { done: Some(false) },
@@ -307,6 +308,10 @@ fn status() -> Status {
             direct: 6,
             waits: 7,
             waited: 8,
+            decided: 9,
+            indexed: 12,
+            extents: 10,
+            index: 11,
         }),
     }
 }

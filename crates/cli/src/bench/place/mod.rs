@@ -4,9 +4,11 @@
 //! scenario   what a file says: a system, a job, how often
 //! play       one repetition: other nodes, other jobs in the way, each placement in turn
 //! real       the same with real bytes on modelled targets
-//! report     a table, JSON, a picture
+//! report     a table and JSON
+//! picture    in the manner of the paper's figures
 //! ```
 
+mod picture;
 mod play;
 mod real;
 mod report;
@@ -46,7 +48,7 @@ impl Place {
         let name = self.scenario.file_stem().unwrap_or_default();
         let picture = dir.join(name).with_added_extension("svg");
         std::fs::create_dir_all(&dir).map_err(|error| Failure::local("make", &dir, &error))?;
-        std::fs::write(&picture, report.picture())
+        std::fs::write(&picture, picture::picture(&report))
             .map_err(|error| Failure::local("write", &picture, &error))?;
         output::show(&report, self.json)
     }

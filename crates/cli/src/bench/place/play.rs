@@ -3,9 +3,7 @@
 use super::scenario::{Pattern, Scenario};
 use crate::bench::lot::Lot;
 use crate::failure::{Failure, Outcome};
-use forebay_policy::place::{
-    Flow, Job, Ledger, Limits, Pattern as Files, Shape, Weights, Writer, place, seconds,
-};
+use forebay_policy::place::{Flow, Job, Ledger, Limits, Pattern as Files, Shape, Writer, place, seconds};
 use std::sync::Arc;
 
 /// Stripes of a shared file of which nobody thought.
@@ -73,7 +71,7 @@ pub(super) fn all(scenario: &Scenario) -> Outcome<Vec<Played>> {
     };
     let once = |nodes: u32, run: u32, repetition: u32, variant: Variant| {
         let job = u64::from(nodes) << 32 | u64::from(run);
-        let ledger = Ledger::new(topology.clone(), Weights::default(), job);
+        let ledger = Ledger::new(topology.clone(), scenario.weights, job);
         let lot = lot(scenario.seed, nodes, run, repetition + 1);
         Repetition { scenario, given: given(nodes, run), lot, ledger, variant }.bandwidth()
     };

@@ -9,7 +9,7 @@ use forebay_model::{Gid, Name, Uid};
 use forebay_policy::place::{Job, Ledger, Limits, Pattern as Files, Shape, Topology, Weights, Writer, place};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of one write.
 const PIECE: usize = 256 << 10;
@@ -42,25 +42,41 @@ fn once(real: &Real, pattern: Pattern, variant: Variant, salt: u64) -> Outcome<f
     let backend = forebay_backend::open(&format!("model:{}:stripes:{}", real.device, paths.join(",")))?;
     let owner = (Uid(rustix::process::getuid().as_raw()), Gid(rustix::process::getgid().as_raw()));
     let creation = Creation { owner, mode: 0o600, stripes: None };
-    let mut jobs = Vec::new();
-    for (number, file) in planned(real, pattern, variant, salt)?.into_iter().enumerate() {
-        let path = vec![Name::new(format!("f{number}").as_bytes())?];
-        drop(backend.create_on(&path, &creation, &file.layout)?);
-        jobs.extend(file.blocks.into_iter().map(|offset| (path.clone(), offset)));
+    let topology = Arc::new(Topology::flat(real.targets));
+    let mut chooser = Chooser {
+        real,
+        pattern,
+        variant,
+        lot: Lot(salt),
+        ledger: Ledger::new(topology, Weights::default(), salt),
+    };
+    let mut spent = Duration::ZERO;
+    for phase in 0..real.phases {
+        let mut jobs = Vec::new();
+        for (number, file) in chooser.files()?.into_iter().enumerate() {
+            let path = vec![Name::new(format!("f{phase}.{number}").as_bytes())?];
+            drop(backend.create_on(&path, &creation, &file.layout)?);
+            jobs.extend(file.blocks.into_iter().map(|offset| (path.clone(), offset)));
+        }
+        let start = Instant::now();
+        written(&backend, jobs, real.size.0)?;
+        spent += start.elapsed();
     }
-    let bytes = real.size.0 * jobs.len() as u64;
-    let start = Instant::now();
+    Ok(real.bytes() / spent.as_secs_f64())
+}
+
+/// All blocks at once.
+fn written(backend: &Arc<dyn Backend>, blocks: Vec<(Vec<Name>, u64)>, size: u64) -> Outcome {
     std::thread::scope(|scope| {
         let write = |(path, offset): (Vec<Name>, u64)| {
             let backend = backend.clone();
-            scope.spawn(move || block(&*backend, &path, offset, real.size.0))
+            scope.spawn(move || block(&*backend, &path, offset, size))
         };
-        let threads: Vec<_> = jobs.into_iter().map(write).collect();
+        let threads: Vec<_> = blocks.into_iter().map(write).collect();
         threads.into_iter().try_for_each(|thread| {
             thread.join().unwrap_or_else(|_| Err(Failure::Failed("a writer broke".to_owned())))
         })
-    })?;
-    Ok(bytes as f64 / start.elapsed().as_secs_f64())
+    })
 }
 
 /// A writer's block, piece by piece.
@@ -76,51 +92,61 @@ fn block(backend: &dyn Backend, path: &[Name], offset: u64, size: u64) -> Outcom
     Ok(())
 }
 
-fn planned(real: &Real, pattern: Pattern, variant: Variant, salt: u64) -> Outcome<Vec<Planned>> {
-    let mut lot = Lot(salt);
-    let size = real.size.0;
-    let blocks: Vec<u64> = (0..u64::from(real.writers)).map(|writer| writer * size).collect();
-    let whole =
-        |targets, stripe| vec![Planned { layout: Layout { targets, stripe }, blocks: blocks.clone() }];
-    let own = |target| Planned { layout: Layout { targets: vec![target], stripe: 1 << 20 }, blocks: vec![0] };
-    match (pattern, variant) {
-        (_, Variant::Balanced) => balanced(real, pattern, salt).map(|files| {
-            files
-                .into_iter()
-                .map(|layout| match pattern {
-                    Pattern::PerProcess => Planned { layout, blocks: vec![0] },
-                    Pattern::Shared => Planned { layout, blocks: blocks.clone() },
-                })
-                .collect()
-        }),
-        (Pattern::PerProcess, _) => Ok((0..real.writers).map(|_| own(lot.below(real.targets))).collect()),
-        (Pattern::Shared, Variant::Default) => Ok(whole(lot.some(USUAL, real.targets), 1 << 20)),
-        (Pattern::Shared, Variant::Optimised) => {
-            let together = real.writers.div_ceil(real.writers.min(real.targets));
-            let targets = lot.some(real.writers.div_ceil(together) as usize, real.targets);
-            Ok(whole(targets, size * u64::from(together)))
-        }
-    }
+/// Who chooses targets, phase after phase.
+struct Chooser<'a> {
+    real: &'a Real,
+    pattern: Pattern,
+    variant: Variant,
+    lot: Lot,
+    ledger: Ledger,
 }
 
-fn balanced(real: &Real, pattern: Pattern, salt: u64) -> Outcome<Vec<Layout>> {
-    let mut ledger = Ledger::new(Arc::new(Topology::flat(real.targets)), Weights::default(), salt);
-    let writers = vec![Writer { client: None, bytes: Some(real.size.0) }; real.writers as usize];
-    let job = Job {
-        writers: &writers,
-        pattern: match pattern {
-            Pattern::PerProcess => Files::PerProcess,
-            Pattern::Shared => Files::Shared,
-        },
-        file_size: None,
-        stripe_count: None,
-        stripe_size: None,
-        limits: &Limits::STRIPES,
-    };
-    let plan = place(&mut ledger, &job).map_err(|trouble| Failure::Failed(trouble.to_string()))?;
-    let layout = |shape: Shape| match shape {
-        Shape::Striped(stripes) => Ok(Layout { targets: stripes.targets, stripe: stripes.size }),
-        other => Err(Failure::Failed(format!("a file of known size lies as {other:?}"))),
-    };
-    plan.files.into_iter().map(|file| layout(file.shape)).collect()
+impl Chooser<'_> {
+    /// The files of the next phase.
+    fn files(&mut self) -> Outcome<Vec<Planned>> {
+        let Real { targets, writers, size, .. } = *self.real;
+        let blocks: Vec<u64> = (0..u64::from(writers)).map(|writer| writer * size.0).collect();
+        let mut lot = |count: u32| self.lot.some(count as usize, targets);
+        let layouts = match (self.pattern, self.variant) {
+            (_, Variant::Balanced) => self.balanced()?,
+            (Pattern::PerProcess, _) => (0..writers)
+                .map(|_| Layout { targets: vec![self.lot.below(targets)], stripe: 1 << 20 })
+                .collect(),
+            (Pattern::Shared, Variant::Default) => {
+                vec![Layout { targets: lot(USUAL as u32), stripe: 1 << 20 }]
+            }
+            (Pattern::Shared, Variant::Optimised) => {
+                let together = writers.div_ceil(writers.min(targets));
+                let stripe = size.0 * u64::from(together);
+                vec![Layout { targets: lot(writers.div_ceil(together)), stripe }]
+            }
+        };
+        let blocks = match self.pattern {
+            Pattern::PerProcess => vec![0],
+            Pattern::Shared => blocks,
+        };
+        Ok(layouts.into_iter().map(|layout| Planned { layout, blocks: blocks.clone() }).collect())
+    }
+
+    fn balanced(&mut self) -> Outcome<Vec<Layout>> {
+        let writers =
+            vec![Writer { client: None, bytes: Some(self.real.size.0) }; self.real.writers as usize];
+        let job = Job {
+            writers: &writers,
+            pattern: match self.pattern {
+                Pattern::PerProcess => Files::PerProcess,
+                Pattern::Shared => Files::Shared,
+            },
+            file_size: None,
+            stripe_count: None,
+            stripe_size: None,
+            limits: &Limits::STRIPES,
+        };
+        let plan = place(&mut self.ledger, &job).map_err(|trouble| Failure::Failed(trouble.to_string()))?;
+        let layout = |shape: Shape| match shape {
+            Shape::Striped(stripes) => Ok(Layout { targets: stripes.targets, stripe: stripes.size }),
+            other => Err(Failure::Failed(format!("a file of known size lies as {other:?}"))),
+        };
+        plan.files.into_iter().map(|file| layout(file.shape)).collect()
+    }
 }

@@ -1,9 +1,7 @@
-//! What a scenario came to: a table, JSON, a picture.
+//! What a scenario came to: a table and JSON.
 
 use super::play::{Played, Variant};
-use super::scenario::Scenario;
-use crate::draw::chart::{Chart, Scene, Shape};
-use crate::draw::svg;
+use super::scenario::{Real, Scenario};
 use crate::human;
 use crate::view::table;
 use serde::Serialize;
@@ -12,36 +10,38 @@ use std::fmt;
 /// All runs of a scenario.
 #[derive(Serialize)]
 pub(super) struct Report {
-    title: String,
+    pub(super) title: String,
     runs_of_each: u32,
     repetitions: u32,
-    runs: Vec<Run>,
+    pub(super) runs: Vec<Run>,
     /// With real bytes, if the scenario has them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     real: Vec<Measured>,
 }
 
 #[derive(Serialize)]
-struct Run {
-    nodes: u32,
-    variants: Vec<Measured>,
+pub(super) struct Run {
+    pub(super) nodes: u32,
+    pub(super) variants: Vec<Measured>,
 }
 
 #[derive(Serialize)]
-struct Measured {
-    placement: &'static str,
+pub(super) struct Measured {
+    pub(super) placement: &'static str,
     /// Mean bytes a second.
-    bandwidth: f64,
+    pub(super) bandwidth: f64,
+    /// Seconds to write everything at that rate.
+    pub(super) seconds: f64,
     /// Standard deviation between the repetitions of a run.
-    deviation: f64,
+    pub(super) deviation: f64,
     /// Deviation as a part of the mean.
-    variation: f64,
+    pub(super) variation: f64,
     /// How much more than the default, as a part of it.
     gain: f64,
     /// How much more than the placement before it, as a part of that.
-    gain_over_previous: f64,
+    pub(super) gain_over_previous: f64,
     /// Bytes a second of each repetition of each run.
-    repetitions: Vec<Vec<f64>>,
+    pub(super) repetitions: Vec<Vec<f64>>,
 }
 
 impl Report {
@@ -50,51 +50,23 @@ impl Report {
         played: Vec<Played>,
         real: Vec<(Variant, Vec<Vec<f64>>)>,
     ) -> Report {
-        let run = |played: Played| Run { nodes: played.nodes, variants: measured(played.variants) };
+        let each = scenario.size.0 as f64 * f64::from(scenario.processes) * f64::from(scenario.phases);
+        let run = |played: Played| Run {
+            nodes: played.nodes,
+            variants: measured(played.variants, each * f64::from(played.nodes)),
+        };
+        let all = scenario.real.as_ref().map_or(0.0, Real::bytes);
         Report {
             title: scenario.title.clone(),
             runs_of_each: scenario.runs,
             repetitions: scenario.repetitions,
             runs: played.into_iter().map(run).collect(),
-            real: measured(real),
+            real: measured(real, all),
         }
-    }
-
-    /// Bandwidth and gain by nodes, and the repetitions of the largest run one by one.
-    pub(super) fn picture(&self) -> String {
-        let all = self.runs.iter().flat_map(|run| &run.variants);
-        let top = all.flat_map(|variant| variant.repetitions.iter().flatten().copied()).fold(0.0, f64::max);
-        let count = self.runs.first().map_or(0, |run| run.variants.len());
-        let by_nodes = |variant: usize, of: &dyn Fn(&Measured) -> f64| -> Vec<(f64, f64)> {
-            self.runs.iter().map(|run| (f64::from(run.nodes), of(&run.variants[variant]))).collect()
-        };
-        let chart = |title: &str, x: &str, y: String| Chart {
-            title: title.to_owned(),
-            x: x.to_owned(),
-            y,
-            ..Chart::default()
-        };
-        let of_top = format!("of {}/s", human::size(top as u64));
-        let mut bandwidth = chart("bandwidth", "nodes", of_top.clone());
-        let mut gain = chart("gain over the default", "nodes", "gain".to_owned());
-        let mut single = chart("repetitions of the largest run", "repetition", of_top);
-        for variant in 0..count {
-            let Some(last) = self.runs.last() else { break };
-            let name = last.variants[variant].placement;
-            bandwidth = bandwidth.with(name, variant, Shape::Line, by_nodes(variant, &|m| m.bandwidth / top));
-            if variant > 0 {
-                gain = gain.with(name, variant, Shape::Line, by_nodes(variant, &|m| m.gain.max(0.0)));
-            }
-            let each = last.variants[variant].repetitions.iter().flatten().enumerate();
-            let each = each.map(|(number, rate)| (number as f64 + 1.0, rate / top)).collect();
-            single = single.with(name, variant, Shape::Line, each);
-        }
-        let scenes = vec![bandwidth.scene(), gain.scene(), single.scene()];
-        svg::alone(&Scene::grid(&self.title, scenes, 2))
     }
 }
 
-fn measured(found: Vec<(Variant, Vec<Vec<f64>>)>) -> Vec<Measured> {
+fn measured(found: Vec<(Variant, Vec<Vec<f64>>)>, bytes: f64) -> Vec<Measured> {
     let mut variants: Vec<Measured> = Vec::new();
     for (variant, repetitions) in found {
         let (bandwidth, deviation) = spread(&repetitions);
@@ -102,6 +74,7 @@ fn measured(found: Vec<(Variant, Vec<Vec<f64>>)>) -> Vec<Measured> {
         variants.push(Measured {
             placement: variant.word(),
             bandwidth,
+            seconds: bytes / bandwidth,
             deviation,
             variation: deviation / bandwidth,
             gain: over(variants.first()),

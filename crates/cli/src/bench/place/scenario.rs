@@ -4,7 +4,9 @@ use crate::failure::{Failure, Outcome};
 use crate::keys::{File, Table, Value};
 use forebay_model::{Bytes, Error};
 use forebay_policy::device::Curve;
-use forebay_policy::place::{Client, Description, Rates, Router, Routers, Server, State, Target, Topology};
+use forebay_policy::place::{
+    Client, Description, Rates, Router, Routers, Server, State, Target, Topology, Weights,
+};
 use std::path::Path;
 
 const MOST_NODES: u32 = 1 << 17;
@@ -25,7 +27,15 @@ pub(super) struct Real {
     pub(super) size: Bytes,
     /// The model, as in `model:DEVICE:…`.
     pub(super) device: String,
+    pub(super) phases: u32,
     pub(super) repetitions: u32,
+}
+
+impl Real {
+    /// What is written in one repetition.
+    pub(super) fn bytes(&self) -> f64 {
+        self.size.0 as f64 * f64::from(self.writers) * f64::from(self.phases)
+    }
 }
 
 /// A scenario.
@@ -47,6 +57,7 @@ pub(super) struct Scenario {
     /// What others write at the same time, compared with this job.
     pub(super) noise: f64,
     pub(super) seed: u64,
+    pub(super) weights: Weights,
     pub(super) topology: Topology,
     pub(super) rates: Rates,
     pub(super) real: Option<Real>,
@@ -96,12 +107,13 @@ pub(super) fn read(file: &File<'_>) -> Result<Scenario, Error> {
         repetitions: count(top.take("repetitions"), 5, 10_000)?,
         noise: top.take("noise").map_or(Ok(0.0), |value| value.amount())?,
         seed: top.take("seed").map_or(Ok(1), |value| value.whole(0..=u32::MAX))?.into(),
+        weights: top.take("weights").map_or(Ok(Weights::default()), crate::place::weights)?,
         topology,
         rates,
         real: top.take("real").map(real_of).transpose()?,
     };
     top.finish(
-        "title, pattern, nodes, nodes_together, processes_per_node, size, phases, runs, repetitions, noise, seed, system, real",
+        "title, pattern, nodes, nodes_together, processes_per_node, size, phases, runs, repetitions, noise, seed, weights, system, real",
     )?;
     Ok(scenario)
 }
@@ -111,13 +123,13 @@ fn real_of(value: Value<'_>) -> Result<Real, Error> {
     let mut count =
         |key: &str, usual: u32, most: u32| table.take(key).map_or(Ok(usual), |value| value.whole(1..=most));
     let (targets, writers) = (count("targets", 8, 64)?, count("writers", 16, 256)?);
-    let repetitions = count("repetitions", 5, 1000)?;
+    let (phases, repetitions) = (count("phases", 1, 1000)?, count("repetitions", 5, 1000)?);
     let size = table.take("size").ok_or_else(|| table.missing("size", "what each of them writes"))?;
     let device =
         table.take("device").map_or(Ok("ost".to_owned()), |value| value.text().map(str::to_owned))?;
     let size = size.text()?.parse().map_err(|error| size.wrong(error))?;
-    table.finish("targets, writers, size, device, repetitions")?;
-    Ok(Real { targets, writers, size, device, repetitions })
+    table.finish("targets, writers, size, device, phases, repetitions")?;
+    Ok(Real { targets, writers, size, device, phases, repetitions })
 }
 
 /// Nodes in cabinets, each near a router of every group; each group of routers leads to its part of the servers.

@@ -2,15 +2,16 @@
 
 use super::scenario::{Burst, Point, Scenario, Way};
 use crate::failure::{Failure, Outcome};
+use forebay_backend::{Creation, Object};
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Address, ClientConfig, OpenOptions};
-use forebay_model::{Bytes, Error, ErrorKind, Job};
+use forebay_model::{Bytes, Error, ErrorKind, Gid, Job, Name, Uid};
 use forebay_policy::share::Dice;
 use forebay_server::{Config, Full, Medium, Mode, Pipeline, Routing, Running, Server};
 use forebay_wire::Status;
 use std::path::{Path, PathBuf};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -28,6 +29,11 @@ pub(super) struct Ran {
     pub(super) direct: u64,
     /// What writers waited for room, all together.
     pub(super) waited: f64,
+    /// Seconds that went into deciding which way writes go, and into putting what was buffered in order.
+    pub(super) decided: f64,
+    pub(super) indexed: f64,
+    /// Bytes of the index for each piece that it knew at the end, at most.
+    pub(super) index: f64,
 }
 
 /// A server and what is behind it. Dropping it removes both.
@@ -38,10 +44,7 @@ pub(super) struct Ground {
 
 impl Ground {
     pub(super) fn new(scenario: &Scenario, point: Point, way: Way) -> Outcome<Ground> {
-        let memory = PathBuf::from("/dev/shm");
-        let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        let dir = tempfile::Builder::new().prefix("forebay-bench-").tempdir_in(&above);
-        let dir = dir.map_err(|error| Failure::local("make a directory in", &above, &error))?;
+        let dir = ground()?;
         let server = Server::start(config(scenario, point, way, dir.path())?)?;
         Ok(Ground { server, _dir: dir })
     }
@@ -65,18 +68,12 @@ fn config(scenario: &Scenario, point: Point, way: Way, dir: &Path) -> Outcome<Co
     let capacity = scenario.bytes() * u64::from(point.capacity) / 100;
     let region = (capacity / REGIONS).max(SMALLEST_REGION);
     (config.region, config.capacity) = (Some(Bytes(region)), Bytes(capacity.max(2 * region)));
-    let mut disks = Vec::new();
-    for number in 0..scenario.disks {
-        let disk = dir.join(format!("disk{number}"));
-        std::fs::create_dir(&disk).map_err(|error| Failure::local("make", &disk, &error))?;
-        disks.push(disk.display().to_string());
-    }
-    let kind = if disks.len() == 1 { "dir" } else { "stripes" };
-    config.backend = Some(format!("{}:{kind}:{}", scenario.model(point.queue), disks.join(",")));
+    let disks = disks(scenario, dir)?;
+    config.backend = Some(modelled(scenario, point, &disks));
     let (mode, pipeline) = match way {
         // Nothing at all can be buffered.
         _ if point.capacity == 0 => (Mode::Direct, Pipeline::On),
-        Way::Direct => (Mode::Direct, Pipeline::On),
+        Way::Plain | Way::Direct => (Mode::Direct, Pipeline::On),
         Way::Buffer => (Mode::Buffer, Pipeline::Off),
         Way::BufferPipeline => (Mode::Buffer, Pipeline::On),
         Way::TrafficNoPipeline => (Mode::Traffic, Pipeline::Off),
@@ -86,10 +83,38 @@ fn config(scenario: &Scenario, point: Point, way: Way, dir: &Path) -> Outcome<Co
     let full = (point.capacity == 0).then_some(Full::Bypass);
     config.route = Routing { mode, pipeline, full, stream: point.queue, ..Routing::default() };
     config.drain.threshold = THRESHOLD;
+    config.drain.write = Bytes(scenario.here(config.drain.write).max(4096));
     Ok(config)
 }
 
+/// The modelled disks, as people write a back end.
+fn modelled(scenario: &Scenario, point: Point, disks: &[String]) -> String {
+    let kind = if disks.len() == 1 { "dir" } else { "stripes" };
+    format!("{}:{kind}:{}", scenario.model(point.queue), disks.join(","))
+}
+
+/// Directories for the disks.
+fn disks(scenario: &Scenario, dir: &Path) -> Outcome<Vec<String>> {
+    let make = |number| {
+        let disk = dir.join(format!("disk{number}"));
+        std::fs::create_dir(&disk).map_err(|error| Failure::local("make", &disk, &error))?;
+        Ok(disk.display().to_string())
+    };
+    (0..scenario.disks).map(make).collect()
+}
+
+/// Where everything of a run is.
+fn ground() -> Outcome<TempDir> {
+    let memory = PathBuf::from("/dev/shm");
+    let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
+    let dir = tempfile::Builder::new().prefix("forebay-bench-").tempdir_in(&above);
+    dir.map_err(|error| Failure::local("make a directory in", &above, &error))
+}
+
 pub(super) fn run(scenario: &Scenario, point: Point, way: Way, stop: &AtomicBool) -> Outcome<Ran> {
+    if way == Way::Plain {
+        return plain(scenario, point, stop);
+    }
     let ground = Ground::new(scenario, point, way)?;
     let (label, user, group) = ("bench".to_owned(), "bench".to_owned(), "bench".to_owned());
     let job = Job { label, user, group, nodes: 1, priority: 1 };
@@ -105,8 +130,61 @@ pub(super) fn run(scenario: &Scenario, point: Point, way: Way, stop: &AtomicBool
         .status(&clients[0])?
         .route
         .ok_or_else(|| Failure::Failed("the server has no back end".to_owned()))?;
-    let waited = route.waited as f64 / 1e9;
-    Ok(Ran { seconds, buffered: route.buffered, direct: route.direct, waited })
+    let secs = |nanos: u64| nanos as f64 / 1e9;
+    Ok(Ran {
+        seconds,
+        buffered: route.buffered,
+        direct: route.direct,
+        waited: secs(route.waited),
+        decided: secs(route.decided),
+        indexed: secs(route.indexed),
+        index: if route.extents == 0 { 0.0 } else { route.index as f64 / route.extents as f64 },
+    })
+}
+
+/// Writers that write to the disks themselves: the network lets through as much as with a server, and nobody puts
+/// anything in order but the disks.
+fn plain(scenario: &Scenario, point: Point, stop: &AtomicBool) -> Outcome<Ran> {
+    let dir = ground()?;
+    let backend = forebay_backend::open(&modelled(scenario, point, &disks(scenario, dir.path())?))?;
+    let link = Link { rate: scenario.through().0 as f64, free: Mutex::new(Instant::now()) };
+    let (mut seconds, mut direct) = (0.0, 0);
+    for (number, burst) in scenario.bursts.iter().enumerate() {
+        if number > 0 {
+            std::thread::sleep(scenario.compute(point));
+        }
+        let path = [Name::new(format!("burst{number}"))?];
+        let creation = Creation { owner: (Uid(0), Gid(0)), mode: 0o644, stripes: None };
+        backend.create(&path, &creation)?;
+        let objects = (0..point.writers).map(|_| Ok(Mutex::new(backend.open_to_write(&path)?)));
+        let objects = objects.collect::<Outcome<Vec<Mutex<Box<dyn Object>>>>>()?;
+        let put = |object: &Mutex<Box<dyn Object>>, offset: u64, bytes: &[u8]| {
+            link.pass(bytes.len());
+            object.lock().unwrap_or_else(PoisonError::into_inner).write_at(offset, &[bytes])
+        };
+        seconds += all(scenario, burst, &objects, number, stop, put)?.as_secs_f64();
+        direct += scenario.here(burst.bytes);
+    }
+    Ok(Ran { seconds, buffered: 0, direct, waited: 0.0, decided: 0.0, indexed: 0.0, index: 0.0 })
+}
+
+/// The network, where no server has one.
+struct Link {
+    /// Bytes a second.
+    rate: f64,
+    free: Mutex<Instant>,
+}
+
+impl Link {
+    /// Waits until so many bytes are through.
+    fn pass(&self, bytes: usize) {
+        let through = {
+            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            *free = (*free).max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / self.rate);
+            *free
+        };
+        std::thread::sleep(through.saturating_duration_since(Instant::now()));
+    }
 }
 
 /// All writers write a burst; how long that took.
@@ -121,20 +199,34 @@ pub(super) fn write(
     let create = OpenOptions { create: true, ..OpenOptions::WRITE };
     let files =
         clients.iter().map(|client| Ok(client.open(&path, create)?)).collect::<Outcome<Vec<File>>>()?;
-    let (start, writers) = (Barrier::new(clients.len() + 1), clients.len() as u64);
+    let put = |file: &File, offset: u64, bytes: &[u8]| file.pwrite(offset, bytes).map(drop);
+    all(scenario, burst, &files, number, stop, put)
+}
+
+/// All writers of a burst, each with something to write to; how long that took.
+fn all<T: Send + Sync>(
+    scenario: &Scenario,
+    burst: &Burst,
+    files: &[T],
+    number: usize,
+    stop: &AtomicBool,
+    put: impl Fn(&T, u64, &[u8]) -> Result<(), Error> + Sync,
+) -> Outcome<Duration> {
+    let (start, writers) = (Barrier::new(files.len() + 1), files.len() as u64);
+    let sizes = (scenario.here(burst.bytes), scenario.here(scenario.request), scenario.here(burst.spacing));
     std::thread::scope(|scope| {
         let tasks: Vec<_> = files
             .iter()
             .zip(0..)
             .map(|(file, writer)| {
-                let start = &start;
+                let (start, put) = (&start, &put);
                 scope.spawn(move || {
                     let seed = scenario.seed ^ (number as u64) << 48 ^ writer << 24;
                     let mut dice = Dice::new(seed);
                     let mut below = |bound: u64| dice.below(bound);
-                    let requests = burst.requests(scenario.request.0, (writer, writers), &mut below);
+                    let requests = burst.requests(sizes, (writer, writers), &mut below);
                     start.wait();
-                    one(scenario, file, &requests, &mut below, stop)
+                    one(scenario, &requests, &mut below, stop, |offset, bytes| put(file, offset, bytes))
                 })
             })
             .collect();
@@ -152,12 +244,12 @@ pub(super) fn write(
 /// One writer.
 fn one(
     scenario: &Scenario,
-    file: &File,
     requests: &[u64],
     below: &mut impl FnMut(u64) -> u64,
     stop: &AtomicBool,
+    put: impl Fn(u64, &[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let bytes = vec![7; scenario.request.0 as usize];
+    let bytes = vec![7; scenario.here(scenario.request) as usize];
     let most = Duration::from_millis(2 * scenario.pause_ms).mul_f64(scenario.slower);
     for &offset in requests {
         if stop.load(Ordering::Relaxed) {
@@ -168,7 +260,7 @@ fn one(
                 u64::try_from(most.as_nanos()).unwrap_or(u64::MAX),
             )));
         }
-        file.pwrite(offset, &bytes)?;
+        put(offset, &bytes)?;
     }
     Ok(())
 }

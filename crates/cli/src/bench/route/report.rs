@@ -33,6 +33,11 @@ pub(super) struct Run {
     waited: f64,
     /// How much more than the first way at the same point, as a part of it.
     gain: f64,
+    /// What deciding which way, and putting in order what was buffered, took of the time that this would have been in the
+    /// modelled world.
+    overhead: f64,
+    /// Bytes of the index for each piece that it knew at the end, at most.
+    index: f64,
 }
 
 impl Run {
@@ -42,10 +47,13 @@ impl Run {
             point,
             way,
             seconds: ran.seconds,
-            throughput: written / ran.seconds.max(f64::MIN_POSITIVE) * scenario.slower,
+            throughput: written * f64::from(scenario.grain) / ran.seconds.max(f64::MIN_POSITIVE)
+                * scenario.slower,
             buffered: ran.buffered as f64 / written,
             waited: ran.waited,
             gain: 0.0,
+            overhead: (ran.decided + ran.indexed) / ran.seconds.max(f64::MIN_POSITIVE) * scenario.slower,
+            index: ran.index,
         }
     }
 }
@@ -137,6 +145,7 @@ impl Report {
 
 fn word(way: Way) -> &'static str {
     match way {
+        Way::Plain => "plain",
         Way::Direct => "direct",
         Way::Buffer => "buffer",
         Way::BufferPipeline => "buffer, pipeline",
@@ -149,8 +158,18 @@ fn word(way: Way) -> &'static str {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.title)?;
-        let head =
-            ["writers", "capacity", "compute", "queue", "way", "throughput", "gain", "buffered", "waited"];
+        let head = [
+            "writers",
+            "capacity",
+            "compute",
+            "queue",
+            "way",
+            "throughput",
+            "gain",
+            "buffered",
+            "waited",
+            "overhead",
+        ];
         let mut rows = vec![head.map(str::to_owned)];
         for run in &self.runs {
             let Point { writers, capacity, compute_ms, queue } = run.point;
@@ -164,8 +183,9 @@ impl fmt::Display for Report {
                 format!("{:+.1} %", run.gain * 100.0),
                 format!("{:.1} %", run.buffered * 100.0),
                 format!("{:.1} s", run.waited),
+                format!("{:.2} %", run.overhead * 100.0),
             ]);
         }
-        table(f, "rrrrlrrrr", 2, &rows)
+        table(f, "rrrrlrrrrr", 2, &rows)
     }
 }

@@ -28,6 +28,8 @@ pub(super) enum Pattern {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Way {
+    /// Writers write to the disks themselves, as they do without Forebay.
+    Plain,
     /// Nothing is buffered.
     Direct,
     /// Everything is buffered while there is room, and leaves when the burst is over.
@@ -54,7 +56,8 @@ pub(super) struct Burst {
     pub(super) spacing: Bytes,
 }
 
-/// A scenario. Lists are varied, every value with every other.
+/// A scenario. Lists are varied, every value with every other. Sizes are those of the modelled world, in which a byte of this
+/// one stands for `grain`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Scenario {
@@ -67,6 +70,8 @@ pub(super) struct Scenario {
     /// Everything takes so many times as long.
     #[serde(default = "unslowed")]
     pub(super) slower: f64,
+    #[serde(default = "one")]
+    pub(super) grain: u32,
     /// What comes through the network in a second at most.
     #[serde(deserialize_with = "rate")]
     pub(super) link: Bytes,
@@ -169,15 +174,28 @@ impl Scenario {
         if !(0.01..=1000.0).contains(&scenario.slower) || !(1..=64).contains(&scenario.disks) {
             return Err(invalid("slower is from 0.01 to 1000, and disks from 1 to 64".to_owned()));
         }
-        if scenario.bytes() / scenario.request.0 > MOST_REQUESTS {
+        let request = scenario.here(scenario.request);
+        let narrow = |burst: &Burst| burst.spacing.0 > 0 && scenario.here(burst.spacing) == 0;
+        if request == 0 || scenario.bursts.iter().any(narrow) {
+            return Err(invalid(format!(
+                "grain: nothing is left of a request or a space in grains of {}",
+                scenario.grain
+            )));
+        }
+        if scenario.bytes() / request > MOST_REQUESTS {
             return Err(invalid(format!("more than {MOST_REQUESTS} requests: write less, or larger ones")));
         }
         Ok(scenario)
     }
 
-    /// All that is written.
+    /// All that is written, in bytes of this machine.
     pub(super) fn bytes(&self) -> u64 {
-        self.bursts.iter().map(|burst| burst.bytes.0).sum()
+        self.bursts.iter().map(|burst| self.here(burst.bytes)).sum()
+    }
+
+    /// So much of the modelled world in bytes of this machine.
+    pub(super) fn here(&self, size: Bytes) -> u64 {
+        size.0 / u64::from(self.grain.max(1))
     }
 
     /// Every value with every other.
@@ -196,12 +214,12 @@ impl Scenario {
 
     /// The modelled back end before others, as people write it.
     pub(super) fn model(&self, queue: usize) -> String {
-        format!("model:{},queue={queue},slower={}", self.device, self.slower)
+        format!("model:{},queue={queue},slower={},grain={}", self.device, self.slower, self.grain)
     }
 
-    /// What the network lets through in a second.
+    /// What the network lets through in a second, in bytes of this machine.
     pub(super) fn through(&self) -> Bytes {
-        Bytes((self.link.0 as f64 / self.slower) as u64)
+        Bytes((self.here(self.link) as f64 / self.slower) as u64)
     }
 
     pub(super) fn compute(&self, point: Point) -> Duration {
@@ -210,14 +228,14 @@ impl Scenario {
 }
 
 impl Burst {
-    /// The requests of one of so many writers, in its order.
+    /// The requests of one of so many writers, in its order. All sizes in bytes of this machine.
     pub(super) fn requests(
         &self,
-        request: u64,
+        (bytes, request, spacing): (u64, u64, u64),
         (writer, writers): (u64, u64),
         lot: &mut impl FnMut(u64) -> u64,
     ) -> Vec<u64> {
-        let each = (self.bytes.0 / request / writers).max(1);
+        let each = (bytes / request / writers).max(1);
         let mut numbers: Vec<u64> = match self.pattern {
             Pattern::SegmentedContiguous | Pattern::SegmentedRandom => {
                 (writer * each..(writer + 1) * each).collect()
@@ -231,7 +249,7 @@ impl Burst {
                 numbers.swap(place, lot(place as u64 + 1) as usize);
             }
         }
-        numbers.iter().map(|number| number * (request + self.spacing.0)).collect()
+        numbers.iter().map(|number| number * (request + spacing)).collect()
     }
 }
 
@@ -257,6 +275,7 @@ mod tests {
             ("capacity = [0, 50]", "capacity = []", "nothing"),
             ("'64KiB'", "'64TiB'", "requests"),
             ("100MB/s", "fast", "fast"),
+            ("title = 'x'", "title = 'x'\ngrain = 8192", "grain"),
         ] {
             assert!(TEXT.contains(from), "{from}");
             let error = Scenario::read(&TEXT.replace(from, to)).unwrap_err().to_string();
@@ -279,7 +298,8 @@ mod tests {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (state >> 33) % below
             };
-            let all: Vec<Vec<u64>> = (0..3).map(|writer| burst.requests(10, (writer, 3), &mut lot)).collect();
+            let all: Vec<Vec<u64>> =
+                (0..3).map(|writer| burst.requests((120, 10, spacing.0), (writer, 3), &mut lot)).collect();
             if let Some(second) = second {
                 assert_eq!(all[1], second, "{pattern:?}");
             }

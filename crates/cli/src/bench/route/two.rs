@@ -19,6 +19,7 @@ pub(crate) fn two_jobs(stop: &AtomicBool) -> Outcome<Vec<RoutedReport>> {
         device: "hdd".to_owned(),
         disks: 1,
         slower: 0.1,
+        grain: 1,
         link: Bytes::mib(1024),
         request: Bytes::kib(64),
         pause_ms: 0,

@@ -54,6 +54,11 @@ int main(int argc, char **argv) {
   MPI_Info_set(info, "striping_unit", "131072");
   make(MPI_COMM_WORLD, "asked", 0, info);
   MPI_Info_free(&info);
+  MPI_Info_create(&info);
+  MPI_Info_set(info, "file_size", "2097152");
+  MPI_Info_set(info, "writers_per_file", "2");
+  make(MPI_COMM_WORLD, "pair", 0, info);
+  MPI_Info_free(&info);
   make(MPI_COMM_WORLD, "unknown.1", 0, MPI_INFO_NULL);
   make(MPI_COMM_WORLD, "unknown.2", 0, MPI_INFO_NULL);
   char name[64];

@@ -1,5 +1,8 @@
 //! A bucket behind the buffer, against a server of its own.
 
+mod faults;
+mod proxy;
+#[path = "../support/mod.rs"]
 mod support;
 
 use forebay_backend::{Access, Backend, Creation, Object, S3};
@@ -131,6 +134,29 @@ fn random_changes_of_a_file_are_those_of_a_plain_one() {
     }
     drop(file);
     assert!(bucket.ask("GET", "f", b"") == (200, model), "seed {}", seed());
+    assert_eq!(bucket.parts(), 0);
+}
+
+/// Some let go of a file, and have it put together, while others open it.
+#[test]
+fn writers_that_come_and_go_lose_nothing() {
+    const WRITERS: usize = 4;
+    const WRITES: usize = 12;
+    let Some(bucket) = Bucket::new() else { return };
+    let backend = &bucket.open();
+    drop(create(backend, "f"));
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            scope.spawn(move || {
+                for slot in (writer..WRITERS * WRITES).step_by(WRITERS) {
+                    let file = backend.open_to_write(&path("f")).unwrap();
+                    file.write_at(slot as u64 * 3, &[&bytes(3, slot)]).unwrap();
+                }
+            });
+        }
+    });
+    let whole: Vec<u8> = (0..WRITERS * WRITES).flat_map(|slot| bytes(3, slot)).collect();
+    assert_eq!(bucket.ask("GET", "f", b"").1, whole);
     assert_eq!(bucket.parts(), 0);
 }
 

@@ -1,0 +1,65 @@
+//! Something between a back end and its object store that answers wrongly when it is told to.
+
+use forebay_backend::Fault;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+
+const REFUSED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+/// Asks `choose` at every request, by its method and key, whether it goes wrong; the address to ask instead of the store's.
+pub(crate) fn before(
+    store: SocketAddr,
+    choose: impl Fn(&str, &str) -> Option<Fault> + Send + Sync + 'static,
+) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let choose = Arc::new(choose);
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let choose = choose.clone();
+            std::thread::spawn(move || pass(&client, store, &*choose));
+        }
+    });
+    address
+}
+
+/// One request and its answer. Whoever hangs up has nothing to be told.
+fn pass(
+    client: &TcpStream,
+    store: SocketAddr,
+    choose: &dyn Fn(&str, &str) -> Option<Fault>,
+) -> std::io::Result<()> {
+    let mut reader = BufReader::new(client);
+    let (mut lines, mut length) = (Vec::new(), 0);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        match line.trim_end().to_ascii_lowercase().split_once(": ") {
+            Some(("content-length", count)) => length = count.parse().unwrap(),
+            Some(("connection", _)) => continue,
+            _ if line.trim_end().is_empty() => break,
+            _ => {}
+        }
+        lines.push(line);
+    }
+    let Some(first) = lines.first().cloned() else { return Ok(()) };
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    let (method, target) = first.split_once(' ').unwrap();
+    let key = target.split([' ', '?']).next().unwrap().trim_start_matches("/bucket").trim_start_matches('/');
+    let fault = choose(method, key);
+    let mut answer = REFUSED.to_vec();
+    if !matches!(fault, Some(Fault::Before | Fault::Quota)) {
+        let mut stream = TcpStream::connect(store)?;
+        stream.write_all(&[lines.concat().as_bytes(), b"Connection: close\r\n\r\n", &body].concat())?;
+        let mut told = Vec::new();
+        stream.read_to_end(&mut told)?;
+        if fault.is_none() {
+            answer = told;
+        }
+    }
+    let mut client = client;
+    client.write_all(&answer)?;
+    client.shutdown(Shutdown::Both)
+}

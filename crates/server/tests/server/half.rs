@@ -1,0 +1,192 @@
+//! Changes behind that are done half, done though they were told to have failed, or met half way by somebody else: what
+//! was acknowledged stays, and what is gone does not come back.
+
+use crate::drain::{ROOT, before, create, drain, open, path};
+use crate::raw::{Raw, World, name, refused};
+use forebay_backend::{Backend, Fault, Faulty, Memory};
+use forebay_model::{Access, ErrorKind, Gid, Uid};
+use forebay_server::Draining;
+use forebay_wire::{At, RenameMode, Reply, Request, Token};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+const OWNER: (Uid, Gid) = (Uid(0), Gid(0));
+/// For those who may wait for each other: nothing depends on how long it is.
+const A_WHILE: Duration = Duration::from_millis(300);
+
+fn rename(control: &mut Raw, from: &str, to: &str) -> forebay_model::Result<Reply> {
+    let (from, to, mode) = (name(from), name(to), RenameMode::Replace);
+    control.call(Request::Rename { dir: ROOT, name: from, to_dir: ROOT, to_name: to, mode })
+}
+
+fn drained(control: &mut Raw) {
+    let report = drain(control, None);
+    assert!(report.ticket.is_some_and(|ticket| ticket.failed == 0), "{report:?}");
+}
+
+fn read(world: &World, token: Token) -> Vec<u8> {
+    world.data().read(token, 0, 100).unwrap()
+}
+
+#[test]
+fn who_looks_at_a_name_while_a_new_file_takes_it_removes_nothing() {
+    let memory = Memory::default();
+    memory.put(&path("a"), OWNER, 0o644, b"old");
+    let (tell, told) = mpsc::channel();
+    let (tell, removed) = (Mutex::new(Some(tell)), AtomicU32::new(0));
+    let acting = Faulty::new(memory.clone(), move |call| match call {
+        // It is done, and asked for: by then the old file is not there, and the new one has no name yet.
+        "unlink" => {
+            removed.store(1, Ordering::Relaxed);
+            Some(Fault::After)
+        }
+        "find" if removed.swap(0, Ordering::Relaxed) == 1 => {
+            if let Some(tell) = tell.lock().unwrap().take() {
+                tell.send(()).unwrap();
+                std::thread::sleep(A_WHILE);
+            }
+            None
+        }
+        _ => None,
+    });
+    let world = before(Arc::new(acting), Draining::default());
+    let (mut control, mut reader) = (world.control(), world.control());
+    control.walk("a").unwrap();
+    let token = create(&mut control, ROOT, "tmp");
+    world.data().write(token, At::Offset(0), b"new").unwrap();
+    control.call(Request::Close { token }).unwrap();
+    let reader = &mut reader;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            told.recv().unwrap();
+            // It finds the one or the other, or nothing.
+            let _ = reader.walk("a");
+        });
+        rename(&mut control, "tmp", "a").unwrap();
+    });
+    let token = open(&mut control, "a");
+    assert_eq!(read(&world, token), b"new");
+}
+
+#[test]
+fn a_cut_that_cannot_be_looked_at_is_not_made_again_later() {
+    let memory = Memory::default();
+    memory.put(&path("f"), OWNER, 0o644, b"0123456789");
+    let cut = Arc::new(AtomicU32::new(0));
+    let seen = cut.clone();
+    let failing = Faulty::new(memory.clone(), move |call| match call {
+        "truncate" => {
+            seen.store(1, Ordering::Relaxed);
+            None
+        }
+        // The first look after the cut fails.
+        "find" if seen.swap(0, Ordering::Relaxed) == 1 => Some(Fault::Before),
+        _ => None,
+    });
+    let mut world = before(Arc::new(failing), Draining::default());
+    let mut control = world.control();
+    let token = open(&mut control, "f");
+    control.call(Request::Truncate { token, size: 2 }).unwrap();
+    assert_eq!(read(&world, token), b"01");
+    world.data().write(token, At::Offset(2), b"abcdef").unwrap();
+    drained(&mut control);
+    world.restart();
+    let mut control = world.control();
+    let token = open(&mut control, "f");
+    assert_eq!(read(&world, token), b"01abcdef");
+    drained(&mut control);
+    assert_eq!(memory.bytes(&path("f")).unwrap(), b"01abcdef");
+}
+
+#[test]
+fn a_file_that_is_moved_while_it_is_cut_is_cut_where_it_is() {
+    let memory = Memory::default();
+    memory.put(&path("a"), OWNER, 0o644, b"0123456789");
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(Some(tell));
+    let acting = Faulty::new(memory.clone(), move |call| {
+        if call == "truncate"
+            && let Some(tell) = tell.lock().unwrap().take()
+        {
+            tell.send(()).unwrap();
+            std::thread::sleep(A_WHILE);
+        }
+        None
+    });
+    let world = before(Arc::new(acting), Draining::default());
+    let (mut control, mut other) = (world.control(), world.control());
+    let token = open(&mut control, "a");
+    let other = &mut other;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            told.recv().unwrap();
+            rename(other, "a", "b").unwrap();
+        });
+        control.call(Request::Truncate { token, size: 3 }).unwrap();
+    });
+    assert_eq!(control.walk("b").unwrap().size, 3);
+    drained(&mut control);
+    assert_eq!(memory.bytes(&path("b")).unwrap(), b"012");
+    control.call(Request::Unlink { dir: ROOT, name: name("b") }).unwrap();
+    for gone in ["a", "b"] {
+        refused(control.walk(gone), ErrorKind::NotFound);
+        assert_eq!(memory.find(&path(gone)).unwrap(), None, "{gone}");
+    }
+}
+
+/// A rename over an open file: it goes aside, then the other takes its place. `fails` is asked at every rename, with its
+/// number, and at every look after the second one.
+fn renamed_over(
+    fails: fn(&str, u32) -> Option<Fault>,
+) -> (Memory, World, Token, forebay_model::Result<Reply>) {
+    let memory = Memory::default();
+    memory.put(&path("from"), OWNER, 0o644, b"source");
+    memory.put(&path("to"), OWNER, 0o644, b"target");
+    let (renames, looks) = (AtomicU32::new(0), AtomicU32::new(0));
+    let failing = Faulty::new(memory.clone(), move |call| match call {
+        "rename" => fails(call, renames.fetch_add(1, Ordering::Relaxed) + 1),
+        "find" if renames.load(Ordering::Relaxed) >= 2 => {
+            fails(call, looks.fetch_add(1, Ordering::Relaxed) + 1)
+        }
+        _ => None,
+    });
+    let world = before(Arc::new(failing), Draining::default());
+    let mut control = world.control();
+    let file = control.walk("to").unwrap().id;
+    let token = match control.call(Request::Open { file, access: Access::READ, truncate: false }).unwrap() {
+        Reply::Opened { token, .. } => token,
+        other => panic!("opened and got {other:?}"),
+    };
+    let renamed = rename(&mut control, "from", "to");
+    (memory, world, token, renamed)
+}
+
+#[test]
+fn a_rename_that_fails_half_way_and_cannot_be_taken_back_at_once_is_taken_back_later() {
+    let (memory, world, token, renamed) = renamed_over(|call, number| {
+        // The second takes the place, the third would take the first back.
+        (call == "rename" && (2..=3).contains(&number)).then_some(Fault::Before)
+    });
+    assert!(renamed.is_err());
+    assert_eq!(memory.find(&path("to")).unwrap(), None, "it lies aside");
+    assert!(world.control().walk("to").is_ok(), "it is still there");
+    assert_eq!(read(&world, token), b"target");
+    for (name, bytes) in [("from", b"source"), ("to", b"target")] {
+        assert_eq!(memory.bytes(&path(name)).unwrap(), bytes, "{name}");
+    }
+}
+
+#[test]
+fn a_rename_of_which_nobody_knows_whether_it_was_done_destroys_nothing() {
+    let (memory, world, _token, renamed) = renamed_over(|call, number| match call {
+        "rename" => (number == 2).then_some(Fault::After),
+        _ => (number <= 12).then_some(Fault::Before),
+    });
+    assert!(renamed.is_err(), "nobody knows");
+    assert_eq!(memory.bytes(&path("to")).unwrap(), b"source", "it was done");
+    let mut control = world.control();
+    let token = open(&mut control, "to");
+    assert_eq!(read(&world, token), b"source");
+    refused(control.walk("from"), ErrorKind::NotFound);
+}
