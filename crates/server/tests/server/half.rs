@@ -29,25 +29,6 @@ fn read(world: &World, token: Token) -> Vec<u8> {
     world.data().read(token, 0, 100).unwrap()
 }
 
-/// A back end that does something once, at the first of these calls after it was armed.
-fn that_acts(
-    memory: &Memory,
-    call: &'static str,
-) -> (Arc<dyn Backend>, Arc<Mutex<Option<mpsc::Sender<()>>>>) {
-    let armed: Arc<Mutex<Option<mpsc::Sender<()>>>> = Arc::default();
-    let trigger = armed.clone();
-    let acting = Faulty::new(memory.clone(), move |asked| {
-        if asked == call
-            && let Some(act) = trigger.lock().unwrap().take()
-        {
-            act.send(()).unwrap();
-            std::thread::sleep(A_WHILE);
-        }
-        None
-    });
-    (Arc::new(acting), armed)
-}
-
 #[test]
 fn who_looks_at_a_name_while_a_new_file_takes_it_removes_nothing() {
     let memory = Memory::default();
@@ -122,12 +103,20 @@ fn a_cut_that_cannot_be_looked_at_is_not_made_again_later() {
 fn a_file_that_is_moved_while_it_is_cut_is_cut_where_it_is() {
     let memory = Memory::default();
     memory.put(&path("a"), OWNER, 0o644, b"0123456789");
-    let (backend, armed) = that_acts(&memory, "truncate");
-    let world = before(backend, Draining::default());
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(Some(tell));
+    let acting = Faulty::new(memory.clone(), move |call| {
+        if call == "truncate"
+            && let Some(tell) = tell.lock().unwrap().take()
+        {
+            tell.send(()).unwrap();
+            std::thread::sleep(A_WHILE);
+        }
+        None
+    });
+    let world = before(Arc::new(acting), Draining::default());
     let (mut control, mut other) = (world.control(), world.control());
     let token = open(&mut control, "a");
-    let (tell, told) = mpsc::channel();
-    *armed.lock().unwrap() = Some(tell);
     let other = &mut other;
     std::thread::scope(|scope| {
         scope.spawn(move || {
