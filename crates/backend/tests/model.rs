@@ -19,7 +19,7 @@ fn streams(writers: u64) -> f64 {
     }
     while written < 100 * ALL {
         now = target.next_end().unwrap();
-        for work in target.ended(now) {
+        for work in target.ended(now).collect::<Vec<_>>() {
             let file = at_work.remove(&work).unwrap();
             next[file as usize] += WRITE;
             written += WRITE;

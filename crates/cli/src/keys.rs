@@ -53,6 +53,11 @@ impl<'a> Table<'a> {
         self.file.wrong(&self.span, &format!("{}{key}", self.path), format!("missing: {help}"))
     }
 
+    /// The keys that were not taken yet, and where they stand.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (&str, Range<usize>)> {
+        self.left.keys().map(|key| (key.get_ref().as_ref(), key.span()))
+    }
+
     /// All that is left, with the names of the keys.
     pub(crate) fn all(self) -> Vec<(String, Value<'a>)> {
         let (file, path) = (self.file, self.path);
@@ -105,10 +110,6 @@ pub(crate) enum Amount {
 impl<'a> Value<'a> {
     pub(crate) fn wrong(&self, text: impl std::fmt::Display) -> Error {
         self.file.wrong(&self.value.span(), &self.key, text)
-    }
-
-    pub(crate) fn span(&self) -> Range<usize> {
-        self.value.span()
     }
 
     pub(crate) fn number(&self) -> Result<f64, Error> {

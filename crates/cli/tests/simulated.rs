@@ -61,10 +61,13 @@ fn what_cannot_be_meant_is_refused_with_file_line_and_key() {
         ),
         (
             format!("{GOOD}[[failure]]\nserver = 3\nat = '1 s'\nlasts = '1 s'"),
-            "s.toml:16: failure 1: server: there is no server 3",
+            "s.toml:17: failure 1: server: there is no server 3",
         ),
         (GOOD.replace("id = 'a'", "id = 'a'\nafter = 'b'"), "s.toml:12: job 1: after: \"b\" is no job"),
-        (GOOD.replace("id = 'a'", "id = 'a'\nafter = 'a'"), "job 1: after: the jobs wait for each other"),
+        (
+            GOOD.replace("id = 'a'", "id = 'a'\nafter = 'a'"),
+            "s.toml:12: job 1: after: the jobs wait for each other",
+        ),
         (GOOD.replace("'1 GiB'", "'-1 GiB'"), "s.toml:3: servers: capacity: \"-1 GiB\" is negative"),
         (GOOD.replace("'1 MiB'", "'-4 kB'"), "s.toml:14: job 1: phase 1: write: \"-4 kB\" is negative"),
         (GOOD.replace("'1 MiB'", "'0 kB'"), "s.toml:14: job 1: phase 1: write: cannot be nothing"),
@@ -72,7 +75,18 @@ fn what_cannot_be_meant_is_refused_with_file_line_and_key() {
             GOOD.replace("id = 'a'", "id = 'a'\nprocesses = -3"),
             "s.toml:12: job 1: processes: -3 is not a whole number",
         ),
-        (GOOD.replace("id = 'a'", "id = 'a'\nstripes = 9"), "job 1: stripes: 9 targets for a file are more"),
+        (
+            GOOD.replace("id = 'a'", "id = 'a'\ncopies = 3\nstripes = 9"),
+            "s.toml:13: job 1: stripes: 9 targets for a file are more",
+        ),
+        (
+            format!("{GOOD}[[job]]\nid = 'b'\nway = 'buffer'\nstart = '9 s'\nstop = '8 s'"),
+            "s.toml:16: job 2: phase: missing",
+        ),
+        (
+            format!("{GOOD}[[job]]\nid = 'b'\nstart = '9 s'\nstop = '8 s'\nphase = [{{ write = '1 MiB' }}]"),
+            "s.toml:19: job 2: stop: before it starts",
+        ),
         (GOOD.replace("id = 'a'", "id = 'a'\nvia = 'x'"), "s.toml:12: job 1: via: \"x\" is no link"),
         (
             format!("{GOOD}{}{}", link("x", "y"), link("y", "x")),
@@ -95,6 +109,15 @@ fn what_cannot_be_meant_is_refused_with_file_line_and_key() {
     }
 }
 
+/// Every figure and table that can be made; `t1` is Table 1.
+const PROMISED: [(&str, &str); 5] = [
+    ("sizing", "2 3 4 5 6"),
+    ("themis", "1 7 8 9 10 11 12 13 14"),
+    ("trio", "1 t1 3 6 7 8 9 10 11 12"),
+    ("ssdup", "2 3 5 8 t1 9 10 11 12 t2"),
+    ("tapp", "4 5 6 7 8 9"),
+];
+
 #[test]
 fn figures_are_made_listed_and_chosen_by_name() {
     let dir = place("reproduce");
@@ -116,7 +139,12 @@ fn figures_are_made_listed_and_chosen_by_name() {
     let again = forebay(&dir, &["reproduce", "trio-1", "themis-14", "--quick", "--out", "again", "--json"]);
     assert!(again.stdout == made.stdout && fs::read_to_string(dir.join("again/index.html")).unwrap() == page);
     let list = String::from_utf8(forebay(&dir, &["reproduce", "--list"]).stdout).unwrap();
-    assert!(list.contains("sizing-2") && list.contains("trio-t1"), "{list}");
+    let listed: Vec<&str> =
+        list.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).collect();
+    let wanted = PROMISED
+        .iter()
+        .flat_map(|(paper, numbers)| numbers.split(' ').map(move |number| format!("{paper}-{number}")));
+    assert_eq!(listed, wanted.collect::<Vec<_>>());
     let wrong = forebay(&dir, &["reproduce", "trio-99"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("trio-99: no such paper or figure"));

@@ -9,6 +9,7 @@ use forebay_model::{Bytes, FileId, ServerId, Span, Stamp};
 use forebay_policy::arbiter::{Grant, Member};
 use forebay_policy::drain::{Batch, BatchId, Drain, Order, Pick, Piece, TargetId};
 use forebay_policy::share::Tick;
+use std::hint::black_box;
 
 /// A place at a target that a lane holds.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +42,13 @@ pub(crate) struct Lane {
     pub(crate) stash: Vec<(TargetId, FileId, Piece)>,
 }
 
+impl Lane {
+    /// Reads what every piece meets here.
+    pub(crate) fn glance(&self) {
+        black_box((self.waiting, self.filled, self.told, self.held.len()));
+    }
+}
+
 /// Whether an arbiter grants the targets.
 pub(crate) fn is_arbitrated(plan: &DrainPlan) -> bool {
     plan.order == Order::Trio
@@ -58,11 +66,19 @@ impl World {
         let file = self.file(request.process);
         let lane = self.lane_of(server, job, &plan);
         self.stamps += 1;
-        let state = &mut self.lanes[lane as usize];
-        state.filling.push((file, request.span, Stamp(self.stamps)));
-        state.filled += request.span.len();
-        if plan.region.is_none_or(|region| state.filled >= region.0) {
-            self.seal(lane);
+        let stamp = Stamp(self.stamps);
+        if let Some(region) = plan.region {
+            let state = &mut self.lanes[lane as usize];
+            state.filling.push((file, request.span, stamp));
+            state.filled += request.span.len();
+            if state.filled >= region.0 {
+                self.seal(lane);
+            }
+        } else {
+            let layout = self.layout(file);
+            let state = &mut self.lanes[lane as usize];
+            state.drain.insert(file, &layout, request.span, stamp);
+            state.waiting += request.span.len();
         }
         self.empty(server);
     }

@@ -37,7 +37,7 @@ impl World {
         bay.target = fresh;
         bay.plan += 1;
         bay.forget_due();
-        let mut lost: Vec<u32> = bay.works.drain().map(|(_, number)| number).collect();
+        let mut lost: Vec<u32> = bay.works.drain(..).map(|(_, number)| number).collect();
         lost.sort_unstable();
         (0..self.lanes.len() as u32).for_each(|lane| self.put_by(lane, TargetId(target)));
         lost.into_iter().for_each(|number| self.refuse(number));

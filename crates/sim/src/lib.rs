@@ -3,6 +3,7 @@
 //! ```text
 //! scenario    what the machine is, and what runs on it
 //! queue       what happens next
+//! foresight   what that will need, read before it happens
 //! hops        links, routers and storage servers on the way
 //! placement   where files lie, when that is decided for a whole job
 //! world       the machine at work; its parts are processes, servers, drains and targets
@@ -21,6 +22,7 @@
 mod drains;
 mod failures;
 pub mod figures;
+mod foresight;
 mod hops;
 mod placement;
 mod processes;

@@ -197,23 +197,18 @@ impl World {
             let len = request.0.min(bytes.0 - sent);
             let start = self.offset(process, sent, bytes.0, request.0);
             let writes = matches!(self.phase(process), Phase::Write(..));
-            let pieces = self.pieces(process, Span::new(start, start + len));
+            let size = match self.job_plan(process).spread {
+                Spread::Stripes(size) => size.0,
+                Spread::Home | Spread::Chance => u64::MAX,
+            };
+            let whole = Span::new(start, start + len);
             let state = &mut self.processes[process as usize];
-            (state.out, state.sent) = (out + pieces.len() as u32, sent + len);
-            for span in pieces {
+            (state.out, state.sent) = (out + pieces(whole, size).count() as u32, sent + len);
+            for span in pieces(whole, size) {
                 let server = self.server_of(process, span.start);
                 self.launch(Request { process, span, writes, server, parts: 0 });
             }
         }
-    }
-
-    /// A request, cut where another server begins.
-    fn pieces(&self, process: u32, span: Span) -> Vec<Span> {
-        let Spread::Stripes(size) = self.job_plan(process).spread else { return vec![span] };
-        let ends = (span.start / size.0 + 1..).map(|number| (number * size.0).min(span.end));
-        let mut start = span.start;
-        let pieces = ends.map(|end| Span::new(std::mem::replace(&mut start, end), end));
-        pieces.take(((span.end - 1) / size.0 - span.start / size.0 + 1) as usize).collect()
     }
 
     /// Where in its file a process goes on after so many bytes of a phase.
@@ -366,6 +361,14 @@ impl World {
             task.settled = task.settled.or(Some(self.now));
         }
     }
+}
+
+/// A request, cut where another server begins.
+fn pieces(span: Span, size: u64) -> impl Iterator<Item = Span> {
+    let cut = move |start: u64| (start / size + 1).saturating_mul(size).min(span.end);
+    let starts =
+        std::iter::successors(Some(span.start), move |&start| Some(cut(start)).filter(|&end| end < span.end));
+    starts.map(move |start| Span::new(start, cut(start)))
 }
 
 /// The `k`-th of `count` in an order that is as good as random, and differs from seed to seed.

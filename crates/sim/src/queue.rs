@@ -37,59 +37,114 @@ pub(crate) enum Event {
     Mend(u32),
 }
 
-/// One bucket for each bit of a time, and one for this moment.
+/// One bucket for each bit of a time.
 const BUCKETS: usize = 65;
+/// So many events are put in order at once, and seen before they happen.
+const NEAR: usize = 64;
+/// More than that are not kept in order.
+const MOST_NEAR: usize = 8 * NEAR;
 
 /// Events by time; those of one moment in the order in which they were planned.
 ///
 /// A radix heap: nothing is planned before what was taken out last, so an event waits in the bucket of the highest bit in
-/// which its time differs from that. When the buckets before it are empty, the times in one are spread over those. Events
-/// are only ever moved from one end of a list to another, and none is compared with another.
+/// which its time differs from that. When all that are nearer have been, the times in a bucket are spread over the buckets
+/// before it; if they are few, they are put in order, and are what happens next.
 pub(crate) struct Queue {
     buckets: [Vec<(u64, Event)>; BUCKETS],
-    /// This moment, and how many of its events have been.
-    last: u64,
+    /// What happens next, in order; and how many of these have been.
+    near: Vec<(u64, Event)>,
     past: usize,
+    /// When the last of them was.
+    now: u64,
+    /// Everything up to this moment is near.
+    last: u64,
     count: usize,
     most: usize,
 }
 
 impl Default for Queue {
     fn default() -> Queue {
-        Queue { buckets: std::array::from_fn(|_| Vec::new()), last: 0, past: 0, count: 0, most: 0 }
+        let buckets = std::array::from_fn(|_| Vec::new());
+        Queue { buckets, near: Vec::new(), past: 0, now: 0, last: 0, count: 0, most: 0 }
     }
 }
 
 impl Queue {
     pub(crate) fn plan(&mut self, at: Tick, event: Event) {
-        assert!(at.0 >= self.last, "an event is planned for the past");
-        self.buckets[bucket(self.last, at.0)].push((at.0, event));
+        assert!(at.0 >= self.now, "an event is planned for the past");
         self.count += 1;
         self.most = self.most.max(self.count);
+        if at.0 > self.last {
+            self.buckets[bucket(self.last, at.0)].push((at.0, event));
+            return;
+        }
+        if self.past > MOST_NEAR {
+            self.near.drain(..std::mem::take(&mut self.past));
+        }
+        let place = self.past + self.near[self.past..].partition_point(|&(other, _)| other <= at.0);
+        self.near.insert(place, (at.0, event));
+        if self.near.len() - self.past > MOST_NEAR && place < self.near.len() - 1 {
+            self.put_off();
+        }
     }
 
     pub(crate) fn pop(&mut self) -> Option<(Tick, Event)> {
-        if self.past == self.buckets[0].len() {
-            self.buckets[0].clear();
-            self.past = 0;
-            self.spread()?;
-        }
-        let (at, event) = self.buckets[0][self.past];
+        let &(at, event) = self.near.get(self.past)?;
+        self.now = at;
         self.past += 1;
         self.count -= 1;
         Some((Tick(at), event))
     }
 
-    /// Goes on to the next moment at which something happens.
-    fn spread(&mut self) -> Option<()> {
-        let first = self.buckets.iter().position(|bucket| !bucket.is_empty())?;
+    /// Whether everything that is near has been.
+    pub(crate) fn is_due(&self) -> bool {
+        self.past == self.near.len()
+    }
+
+    /// Goes on to what happens next, when everything near has been; says what that is.
+    pub(crate) fn go_on(&mut self) -> &[(u64, Event)] {
+        assert!(self.is_due(), "something happens before that");
+        self.near.clear();
+        self.past = 0;
+        let first = self.buckets.iter().position(|bucket| !bucket.is_empty());
+        if let Some(first) = first.filter(|&first| self.buckets[first].len() > NEAR) {
+            self.spread(first);
+        }
+        for (bits, bucket) in self.buckets.iter_mut().enumerate().filter(|(_, bucket)| !bucket.is_empty()) {
+            if self.near.len() + bucket.len() > NEAR {
+                break;
+            }
+            self.near.append(bucket);
+            self.last |= u64::MAX >> (u64::BITS - bits as u32);
+        }
+        self.near.sort_by_key(|&(at, _)| at);
+        &self.near
+    }
+
+    /// Spreads a bucket over those before it.
+    fn spread(&mut self, first: usize) {
         let mut events = std::mem::take(&mut self.buckets[first]);
-        self.last = events.iter().map(|&(at, _)| at).min()?;
+        self.last = events.iter().map(|&(at, _)| at).min().unwrap_or(self.last);
         for (at, event) in events.drain(..) {
-            self.buckets[bucket(self.last, at)].push((at, event));
+            match at == self.last {
+                true => self.near.push((at, event)),
+                false => self.buckets[bucket(self.last, at)].push((at, event)),
+            }
         }
         self.buckets[first] = events;
-        Some(())
+    }
+
+    /// Too much is near: puts off what does not have to be. That happens when things have come eight times as thick as
+    /// they were, so it happens seldom.
+    fn put_off(&mut self) {
+        let last = std::mem::replace(&mut self.last, self.near[self.past + NEAR].0);
+        let later = self.near.partition_point(|&(at, _)| at <= self.last);
+        let mut off = self.near.split_off(later);
+        // What differs from the one and from the other moment in the same bit stays where it is.
+        self.buckets[..=bucket(self.last, last)].iter_mut().for_each(|bucket| off.append(bucket));
+        for (at, event) in off {
+            self.buckets[bucket(self.last, at)].push((at, event));
+        }
     }
 
     /// The most that were planned at once.
@@ -149,6 +204,13 @@ mod tests {
     use super::*;
     use forebay_policy::share::Dice;
 
+    fn next(queue: &mut Queue) -> Option<(Tick, Event)> {
+        if queue.is_due() {
+            queue.go_on();
+        }
+        queue.pop()
+    }
+
     #[test]
     fn events_come_by_time_and_then_as_planned() {
         let mut queue = Queue::default();
@@ -156,7 +218,7 @@ mod tests {
             queue.plan(Tick(at), Event::Start(job));
         }
         let order: Vec<(u64, Event)> =
-            std::iter::from_fn(|| queue.pop()).map(|(at, event)| (at.0, event)).collect();
+            std::iter::from_fn(|| next(&mut queue)).map(|(at, event)| (at.0, event)).collect();
         let start = Event::Start;
         assert_eq!(order, [(3, start(2)), (3, start(4)), (5, start(1)), (5, start(3))]);
         assert_eq!(queue.most(), 4);
@@ -169,7 +231,7 @@ mod tests {
             queue.plan(Tick(dice.below(1 << 40)), Event::Start(number));
         }
         let mut number = 50;
-        while let Some((at, event)) = queue.pop() {
+        while let Some((at, event)) = next(&mut queue) {
             all.push((at, event));
             for _ in 0..dice.below(if number < 20_000 { 3 } else { 1 }) {
                 let later = match dice.below(3) {
@@ -188,6 +250,48 @@ mod tests {
         let planned = |event: Event| if let Event::Start(number) = event { number } else { u32::MAX };
         let key = |&(at, event): &(Tick, Event)| (at, planned(event));
         assert!(all.windows(2).all(|pair| key(&pair[0]) < key(&pair[1])));
+    }
+
+    /// Much more comes between now and what was to be next than is kept in order.
+    #[test]
+    fn too_much_that_is_near_is_put_off_and_still_comes_in_order() {
+        let (mut queue, mut dice) = (Queue::default(), Dice::new(3));
+        queue.plan(Tick(1 << 30), Event::Start(0));
+        queue.plan(Tick((1 << 30) + 9), Event::Start(1));
+        assert_eq!(next(&mut queue), Some((Tick(1 << 30), Event::Start(0))));
+        for number in 2..10_000 {
+            queue.plan(Tick((1 << 30) + dice.below(2_000)), Event::Start(number));
+        }
+        let mut all: Vec<(Tick, u32)> = Vec::new();
+        while let Some((at, Event::Start(number))) = next(&mut queue) {
+            all.push((at, number));
+            assert!(queue.near.len() <= 2 * MOST_NEAR, "{} are near", queue.near.len());
+        }
+        assert_eq!(all.len(), 9_999);
+        assert!(all.is_sorted());
+    }
+
+    /// Things come thicker and thicker, now near and now far.
+    #[test]
+    fn whatever_comes_in_a_storm_comes_in_order() {
+        for seed in 1..16 {
+            let (mut queue, mut dice, mut number) = (Queue::default(), Dice::new(seed), 0);
+            let mut plan = |queue: &mut Queue, at: u64| {
+                queue.plan(Tick(at), Event::Start(number));
+                number += 1;
+                number < 30_000
+            };
+            let mut more = (0..=dice.below(3_000)).all(|_| plan(&mut queue, dice.below(1 << 20)));
+            let (mut last, mut count) = ((Tick(0), 0), 0);
+            while let Some((at, Event::Start(number))) = next(&mut queue) {
+                assert!((at, number) >= last, "seed {seed}");
+                (last, count) = ((at, number), count + 1);
+                let storm = if dice.below(50) == 0 { 400 } else { 3 };
+                let (come, bits) = (if more { dice.below(storm) } else { 0 }, dice.below(26));
+                more &= (0..come).fold(true, |_, _| plan(&mut queue, at.0 + dice.below(1 << bits)));
+            }
+            assert_eq!(count, number, "seed {seed}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use forebay_model::{Bytes, JobId, ServerId, Span};
 use forebay_policy::route::{Route, Router, Write, local};
 use forebay_policy::share::{Cost, Next, Scheduler, Table, Tick, Ticket, divide};
 use std::collections::VecDeque;
+use std::hint::black_box;
 
 /// Bits of a ticket that name its request.
 const SLOT: u32 = 24;
@@ -46,6 +47,13 @@ pub(crate) struct Server {
     jobs: Vec<u32>,
     /// Data on its way out, by job where targets are granted.
     pub(crate) lanes: Vec<Berth>,
+}
+
+impl Server {
+    /// Reads what every request meets here.
+    pub(crate) fn glance(&self) {
+        black_box((self.held, self.running, self.parked.len(), self.lanes.len()));
+    }
 }
 
 /// A lane of a server, and what is asked for more often than what is in it.

@@ -8,7 +8,8 @@ use forebay_model::{FileId, Span};
 use forebay_policy::device::{Target, Work};
 use forebay_policy::drain::{BatchId, TargetId};
 use forebay_policy::share::Tick;
-use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::hint::black_box;
 
 /// Who waits for a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +35,8 @@ pub(crate) struct Bay {
     pub(crate) target: Target,
     pub(crate) entry: u32,
     pub(crate) up: bool,
-    pub(crate) works: HashMap<Work, u32>,
+    /// By work, of which each is larger than those before.
+    pub(crate) works: VecDeque<(Work, u32)>,
     /// Writes that came while it was down and must be done here.
     pub(crate) stalled: Vec<u32>,
     /// When it was to end something, and the number of that plan.
@@ -46,6 +48,11 @@ pub(crate) struct Bay {
 }
 
 impl Bay {
+    /// Reads what every write meets here.
+    pub(crate) fn glance(&self) {
+        black_box((self.works.front(), self.due, self.target.writers()));
+    }
+
     pub(crate) fn forget_due(&mut self) {
         self.due = None;
     }
@@ -58,7 +65,7 @@ pub(crate) fn all(plan: &Scenario, hops: &Hops) -> Vec<Bay> {
         target: Target::new(group.device.clone()),
         entry: hops.entry(group.via, one, group.count),
         up: true,
-        works: HashMap::new(),
+        works: VecDeque::new(),
         stalled: Vec::new(),
         due: None,
         plan: 0,
@@ -112,7 +119,7 @@ impl World {
         }
         let work = bay.target.begin(self.now, write.file, write.span);
         if bay.target.is_under_way(work) {
-            bay.works.insert(work, number);
+            bay.works.push_back((work, number));
             self.aim(write.target.0);
         } else {
             self.queue.plan(self.now, Event::Taken(number));
@@ -138,9 +145,15 @@ impl World {
     pub(crate) fn end(&mut self, target: usize) {
         let bay = &mut self.bays[target];
         bay.due = None;
-        let ended = bay.target.ended(self.now);
-        let numbers: Vec<u32> = ended.iter().filter_map(|work| bay.works.remove(work)).collect();
-        numbers.into_iter().for_each(|number| self.finish(number));
+        let works = &mut bay.works;
+        let number = |work| {
+            let place = works.binary_search_by_key(&work, |one| one.0).ok()?;
+            works.remove(place).map(|one| one.1)
+        };
+        let mut ended = std::mem::take(&mut self.ended);
+        ended.extend(bay.target.ended(self.now).filter_map(number));
+        ended.drain(..).for_each(|number| self.finish(number));
+        self.ended = ended;
         self.aim(target as u32);
     }
 

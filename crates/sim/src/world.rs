@@ -1,6 +1,7 @@
 //! The machine at work.
 
 use crate::drains::Lane;
+use crate::foresight::Sight;
 use crate::hops::Hops;
 use crate::processes::{Process, Task};
 use crate::queue::{Event, Queue, Slab};
@@ -17,6 +18,9 @@ pub struct World {
     pub(crate) plan: Scenario,
     pub(crate) now: Tick,
     pub(crate) queue: Queue,
+    /// What happens next, as far as it was looked at.
+    near: Vec<Event>,
+    sights: Vec<Sight>,
     pub(crate) dice: Dice,
     pub(crate) hops: Hops,
     pub(crate) processes: Vec<Process>,
@@ -30,6 +34,8 @@ pub struct World {
     pub(crate) peers: Option<(Peers, u64)>,
     pub(crate) bays: Vec<Bay>,
     pub(crate) writes: Slab<Write>,
+    /// Writes that a target has just ended, for a moment.
+    pub(crate) ended: Vec<u32>,
     pub(crate) stamps: u64,
     pub(crate) ledger: Ledger,
     pub(crate) series: Series,
@@ -63,6 +69,8 @@ impl World {
             plan: plan.clone(),
             now: Tick(0),
             queue: Queue::default(),
+            near: Vec::new(),
+            sights: Vec::new(),
             dice: Dice::new(seed),
             hops,
             running: jobs.len(),
@@ -76,6 +84,7 @@ impl World {
             peers,
             bays,
             writes: Slab::default(),
+            ended: Vec::new(),
             stamps: 0,
             ledger: Ledger::default(),
             series,
@@ -106,6 +115,14 @@ impl World {
 
     /// Lets the next thing happen; false if nothing will, or the time is up.
     pub fn step(&mut self) -> bool {
+        if self.queue.is_due() {
+            let mut near = std::mem::take(&mut self.near);
+            near.clear();
+            near.extend(self.queue.go_on().iter().map(|&(_, event)| event));
+            let mut sights = std::mem::take(&mut self.sights);
+            self.foresee(&near, &mut sights);
+            (self.near, self.sights) = (near, sights);
+        }
         let Some((at, event)) = self.queue.pop() else { return false };
         if self.plan.until.is_some_and(|until| at > until) {
             self.now = self.plan.until.unwrap_or(at);

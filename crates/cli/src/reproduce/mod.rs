@@ -22,7 +22,7 @@ pub(crate) struct Reproduce {
     /// List papers and figures, and make none
     #[arg(long)]
     list: bool,
-    /// Less data and fewer repetitions: minutes instead of an hour
+    /// Less data and fewer repetitions: a third of the time
     #[arg(long)]
     quick: bool,
     /// Where pictures and index.html go

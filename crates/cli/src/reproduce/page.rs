@@ -127,6 +127,9 @@ fn body(drawn: &Drawn, out: &mut String) {
         drawn.numbers.iter().for_each(|number| row(number, out));
         out.push_str("</table></div>");
     }
+    if drawn.numbers.iter().all(|number| number.paper.is_none()) {
+        out.push_str("<p class=\"faint\">The paper's text gives no numbers for this figure.</p>");
+    }
     for note in &drawn.notes {
         let _ = write!(out, "<p class=\"faint\">{}</p>", escape(note));
     }

@@ -35,20 +35,41 @@ pub(crate) fn devices() -> [(&'static str, Result<Device, Error>); 2] {
 
 /// Where things stand in the file, for complaints about the whole.
 #[derive(Default)]
-struct Marks(Vec<(Place, &'static str, String, Range<usize>)>);
+struct Marks(Vec<Mark>);
+
+/// A table, and the keys in it.
+struct Mark {
+    place: Place,
+    /// Jobs that it describes, from that one on.
+    copies: usize,
+    path: String,
+    span: Range<usize>,
+    keys: Vec<(String, Range<usize>)>,
+}
+
+impl Mark {
+    fn is_of(&self, place: Place) -> bool {
+        match (self.place, place) {
+            (Place::Job(first), Place::Job(job)) => (first..first + self.copies).contains(&job),
+            (one, other) => one == other,
+        }
+    }
+}
 
 impl Marks {
-    fn table(&mut self, place: Place, table: &Table<'_>) {
-        self.0.push((place, "", table.path.clone(), table.span.clone()));
+    fn table(&mut self, place: Place, copies: usize, table: &Table<'_>) {
+        let keys = table.keys().map(|(key, span)| (key.to_owned(), span)).collect();
+        self.0.push(Mark { place, copies, path: table.path.clone(), span: table.span.clone(), keys });
     }
 
-    /// The complaint at the key if that is known, at the table otherwise.
+    /// The complaint at the key if that was written, at its table otherwise.
     fn complain(&self, file: &File<'_>, fault: &Fault) -> Error {
-        let at = |key: &str| self.0.iter().find(|mark| mark.0 == fault.place && mark.1 == key);
-        let (path, span) =
-            at(fault.key).or_else(|| at("")).map_or(("", 0..0), |mark| (&*mark.2, mark.3.clone()));
-        let key = if at(fault.key).is_some() { path.to_owned() } else { format!("{path}{}", fault.key) };
-        file.wrong(&span, &key, &fault.text)
+        let mut of = self.0.iter().filter(|mark| mark.is_of(fault.place));
+        let written = |mark: &Mark| mark.keys.iter().find(|one| one.0 == fault.key).map(|one| one.1.clone());
+        let found = of.clone().find_map(|mark| Some((mark, written(mark)?)));
+        let found = found.or_else(|| of.next().map(|mark| (mark, mark.span.clone())));
+        let (path, span) = found.map_or((String::new(), 0..0), |(mark, span)| (mark.path.clone(), span));
+        file.wrong(&span, &format!("{path}{}", fault.key), &fault.text)
     }
 }
 
@@ -74,8 +95,8 @@ fn whole(file: &File<'_>, marks: &mut Marks) -> Result<Read, Error> {
         None => None,
         Some(value) => {
             let table = value.table("servers: ")?;
-            marks.table(Place::Servers, &table);
-            Some(servers(table, &hop_names)?)
+            marks.table(Place::Servers, 1, &table);
+            Some(servers(table, &hop_names, marks)?)
         }
     };
     let jobs =
@@ -96,9 +117,7 @@ fn whole(file: &File<'_>, marks: &mut Marks) -> Result<Read, Error> {
     }
     let (mut names, mut jobs) = (Vec::new(), Vec::new());
     for (number, table) in tables.into_iter().enumerate() {
-        for copy in 0..copies[number] as usize {
-            marks.table(Place::Job(names.len() + copy), &table);
-        }
+        marks.table(Place::Job(names.len()), copies[number] as usize, &table);
         let every = servers.as_ref().map_or(0, |servers| servers.count);
         for plan in copied(job(table, &bases, number, &hop_names)?, copies[number], every) {
             names.push(plan.job.label.clone());
@@ -137,11 +156,8 @@ fn hops(top: &mut Table<'_>, marks: &mut Marks) -> Result<(Vec<String>, Vec<HopG
     }
     let mut hops = Vec::new();
     for (number, mut table) in tables.into_iter().enumerate() {
-        marks.table(Place::Hop(number), &table);
+        marks.table(Place::Hop(number), 1, &table);
         let to = table.take("to");
-        if let Some(value) = &to {
-            marks.0.push((Place::Hop(number), "to", value.key.clone(), value.span()));
-        }
         hops.push(HopGroup {
             count: or(&mut table, "count", 1, count(MOST))?,
             rate: must(&mut table, "rate", "such as \"12 GB/s\"", rate)?,
@@ -162,7 +178,7 @@ fn targets(
     let (mut names, mut groups) = (Vec::new(), Vec::new());
     let tables = top.take("target").map_or(Ok(Vec::new()), |value| value.tables("target"))?;
     for (number, mut table) in tables.into_iter().enumerate() {
-        marks.table(Place::Target(number), &table);
+        marks.table(Place::Target(number), 1, &table);
         names
             .push(must(&mut table, "id", "failures name it by that", |value| Ok(value.name()?.to_string()))?);
         groups.push(TargetGroup {
@@ -183,10 +199,14 @@ fn device(value: &Value<'_>) -> Result<Device, Error> {
     device.map_err(|error| value.wrong(error))
 }
 
-fn servers(mut table: Table<'_>, hops: &[String]) -> Result<Servers, Error> {
+fn servers(mut table: Table<'_>, hops: &[String], marks: &mut Marks) -> Result<Servers, Error> {
     let drain = match table.take("drain") {
         None => None,
-        Some(value) => Some(drain(value.table("servers: drain: ")?)?),
+        Some(value) => {
+            let table = value.table("servers: drain: ")?;
+            marks.table(Place::Servers, 1, &table);
+            Some(drain(table)?)
+        }
     };
     let servers = Servers {
         count: or(&mut table, "count", 1, count(u32::from(u16::MAX)))? as u16,
@@ -385,7 +405,7 @@ fn failures(
     let tables = top.take("failure").map_or(Ok(Vec::new()), |value| value.tables("failure"))?;
     let mut all = Vec::new();
     for (number, mut table) in tables.into_iter().enumerate() {
-        marks.table(Place::Failure(number), &table);
+        marks.table(Place::Failure(number), 1, &table);
         let part = match (table.take("server"), table.take("target")) {
             (Some(server), None) => Part::Server(server.whole(0..=u32::from(u16::MAX))? as u16),
             (None, Some(target)) => {

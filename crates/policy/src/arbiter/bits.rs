@@ -1,15 +1,21 @@
 //! Sets of small numbers.
 
+/// Words that are kept here.
+const NEAR: usize = 4;
+
 /// A set of numbers, which grows as needed. Small ones need no memory of their own.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Bits {
-    first: u64,
+    near: [u64; NEAR],
     more: Vec<u64>,
 }
 
 impl Bits {
     fn word(&self, word: usize) -> u64 {
-        if word == 0 { self.first } else { self.more.get(word - 1).copied().unwrap_or(0) }
+        match self.near.get(word) {
+            Some(&near) => near,
+            None => self.more.get(word - NEAR).copied().unwrap_or(0),
+        }
     }
 
     /// Puts a number in or takes it out; true if that changed anything.
@@ -18,17 +24,17 @@ impl Bits {
             return false;
         }
         let (word, bit) = (number / 64, 1 << (number % 64));
-        if word == 0 {
-            self.first ^= bit;
+        if word < NEAR {
+            self.near[word] ^= bit;
         } else {
-            self.more.resize(self.more.len().max(word), 0);
-            self.more[word - 1] ^= bit;
+            self.more.resize(self.more.len().max(word + 1 - NEAR), 0);
+            self.more[word - NEAR] ^= bit;
         }
         true
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.first == 0 && self.more.iter().all(|&word| word == 0)
+        self.near == [0; NEAR] && self.more.iter().all(|&word| word == 0)
     }
 
     pub(super) fn has(&self, number: usize) -> bool {
@@ -37,17 +43,17 @@ impl Bits {
 
     /// All numbers, the least first.
     pub(super) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..=self.more.len()).flat_map(|word| ones(word, self.word(word)))
+        (0..NEAR + self.more.len()).flat_map(|word| ones(word, self.word(word)))
     }
 
     /// All numbers that both sets have, the least first.
     pub(super) fn both<'a>(&'a self, other: &'a Bits) -> impl Iterator<Item = usize> + 'a {
-        (0..=self.more.len()).flat_map(|word| ones(word, self.word(word) & other.word(word)))
+        (0..NEAR + self.more.len()).flat_map(|word| ones(word, self.word(word) & other.word(word)))
     }
 
     /// The first number from a place on, and round again, that both sets have.
     pub(super) fn first_of_both(&self, other: &Bits, from: usize) -> Option<usize> {
-        let words = 1 + self.more.len().min(other.more.len());
+        let words = NEAR + self.more.len().min(other.more.len());
         let from = if from / 64 < words { from } else { 0 };
         let start = from / 64;
         let both = |word: usize| self.word(word) & other.word(word);
@@ -78,16 +84,16 @@ mod tests {
     #[test]
     fn common_numbers_are_found_in_turn() {
         let (mut one, mut other) = (Bits::default(), Bits::default());
-        for number in [3, 64, 70, 200] {
+        for number in [3, 64, 70, 700] {
             assert!(one.set(number, true) && !one.set(number, true));
         }
         for number in [3, 70, 71] {
             other.set(number, true);
         }
-        for (from, found) in [(0, 3), (3, 3), (4, 70), (70, 70), (71, 3), (500, 3)] {
+        for (from, found) in [(0, 3), (3, 3), (4, 70), (70, 70), (71, 3), (5000, 3)] {
             assert_eq!(one.first_of_both(&other, from), Some(found), "from {from}");
         }
-        assert_eq!(one.iter().collect::<Vec<_>>(), [3, 64, 70, 200]);
+        assert_eq!(one.iter().collect::<Vec<_>>(), [3, 64, 70, 700]);
         assert_eq!(one.both(&other).collect::<Vec<_>>(), [3, 70]);
         other.set(3, false);
         other.set(70, false);

@@ -161,9 +161,9 @@ impl Target {
     }
 
     /// The writes that have ended by now, and were not told yet.
-    pub fn ended(&mut self, now: Tick) -> Vec<Work> {
+    pub fn ended(&mut self, now: Tick) -> std::vec::Drain<'_, Work> {
         self.advance(now);
-        std::mem::take(&mut self.ended)
+        self.ended.drain(..)
     }
 
     /// Whether a write has not ended yet.

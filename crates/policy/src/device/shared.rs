@@ -4,7 +4,7 @@ use super::{Device, Work};
 use crate::share::Tick;
 use forebay_model::{FileId, Span};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// What rounding to whole nanoseconds may leave of a write.
 const NOTHING: f64 = 0.5;
@@ -14,10 +14,9 @@ pub(super) struct Shared {
     /// Bytes that each writer would have got since there were any. All get the same, so a write ends when this has grown
     /// by its bytes, seeks included, however many come and go in between.
     done: f64,
-    /// Where it will be when each write ends: the bits of a number that is not negative, which sort as it does.
-    until: BTreeMap<Work, u64>,
-    /// The same, the next first.
-    order: BTreeSet<(u64, Work)>,
+    /// Where it will be when each write ends, the next first: the bits of a number that is not negative, which sort as it
+    /// does. Who begins last mostly ends last.
+    order: VecDeque<(u64, Work)>,
     /// Where recent writes ended, the latest first.
     ends: VecDeque<(FileId, u64)>,
 }
@@ -34,8 +33,8 @@ impl Shared {
         self.ends.truncate(device.streams);
         let jump = seeks as f64 * device.seek.secs() * device.curve.best().1;
         let end = (self.done + span.len() as f64 + jump).to_bits();
-        self.until.insert(work, end);
-        self.order.insert((end, work));
+        let place = self.order.iter().rposition(|&one| one < (end, work)).map_or(0, |before| before + 1);
+        self.order.insert(place, (end, work));
         seeks
     }
 
@@ -46,11 +45,11 @@ impl Shared {
     }
 
     pub(super) fn is_under_way(&self, work: Work) -> bool {
-        self.until.contains_key(&work)
+        self.order.iter().rev().any(|&(_, one)| one == work)
     }
 
     pub(super) fn writers(&self) -> usize {
-        self.until.len()
+        self.order.len()
     }
 
     /// Goes from one end of a write to the next: the others are faster or slower from there on. Tells which have ended.
@@ -60,9 +59,8 @@ impl Shared {
             let until = end.min(to);
             self.done += self.each(device) * until.since(from).secs();
             while self.least().is_some_and(|least| least < NOTHING)
-                && let Some((_, work)) = self.order.pop_first()
+                && let Some((_, work)) = self.order.pop_front()
             {
-                self.until.remove(&work);
                 ended.push(work);
             }
             from = until;
@@ -76,12 +74,12 @@ impl Shared {
     }
 
     fn least(&self) -> Option<f64> {
-        self.order.first().map(|&(end, _)| f64::from_bits(end) - self.done)
+        self.order.front().map(|&(end, _)| f64::from_bits(end) - self.done)
     }
 
     /// Bytes a second for each writer.
     fn each(&self, device: &Device) -> f64 {
-        let writers = u32::try_from(self.until.len()).unwrap_or(u32::MAX);
+        let writers = u32::try_from(self.order.len()).unwrap_or(u32::MAX);
         device.curve.rate(writers) / f64::from(writers.max(1))
     }
 }

@@ -103,7 +103,7 @@ mod tests {
         // The disk is at 2:200 and the next queue has room for three: it begins when the disk is free.
         let second = [(2, 200), (2, 300), (1, 0), (1, 100)].map(|(file, start)| put(&mut disk, file, start));
         assert_eq!((second, secs(disk.next_end())), ([false, false, false, true], Some(6.0)));
-        assert_eq!(disk.ended(Tick::ms(5999)), []);
+        assert_eq!(disk.ended(Tick::ms(5999)).len(), 0);
         assert_eq!(disk.ended(Tick::ms(6000)).len(), 1);
         assert_eq!(disk.seeks(), 4);
         let flushed = disk.flush(Tick::ms(6000));

@@ -1,10 +1,13 @@
 //! A map in order that mostly has few entries.
 //!
-//! Most files have one piece or two that wait, most targets a few files: those are kept side by side in one small vector,
-//! where a tree would have a node of its own for each. What grows becomes a tree.
+//! Most files have one piece or two that wait, most targets a few files: those are kept side by side in one small list,
+//! where a tree would have a node of its own for each. What comes mostly comes last, and what goes was mostly first: then
+//! nothing else is looked at or moved. What grows becomes a tree.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
 use std::collections::btree_map;
+use std::collections::vec_deque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// So many are kept side by side.
 const FEW: usize = 32;
@@ -13,14 +16,14 @@ const FEW: usize = 32;
 #[derive(Clone, Debug)]
 pub(super) enum Few<K, V> {
     /// In order.
-    Side(Vec<(K, V)>),
+    Side(VecDeque<(K, V)>),
     /// Until the last one goes.
     Tree(BTreeMap<K, V>),
 }
 
 impl<K, V> Default for Few<K, V> {
     fn default() -> Few<K, V> {
-        Few::Side(Vec::new())
+        Few::Side(VecDeque::new())
     }
 }
 
@@ -72,7 +75,9 @@ impl<K: Ord + Copy, V> Few<K, V> {
 
     pub(super) fn remove(&mut self, key: K) -> Option<V> {
         match self {
-            Few::Side(list) => find(list, &key).ok().map(|place| list.remove(place).1),
+            Few::Side(list) => {
+                find(list, &key).ok().and_then(|place| list.remove(place)).map(|(_, value)| value)
+            }
             Few::Tree(tree) => {
                 let value = tree.remove(&key);
                 if tree.is_empty() {
@@ -103,13 +108,26 @@ impl<K: Ord + Copy, V> Few<K, V> {
         side.into_iter().flatten().map(|(_, value)| value).chain(tree.into_iter().flatten())
     }
 
+    /// The last of all.
+    pub(super) fn last(&self) -> Option<&V> {
+        match self {
+            Few::Side(list) => list.back().map(|(_, value)| value),
+            Few::Tree(tree) => tree.values().next_back(),
+        }
+    }
+
+    /// Where it is kept.
+    pub(super) fn glance(&self) -> usize {
+        match self {
+            Few::Side(list) => list.len(),
+            Few::Tree(tree) => tree.len(),
+        }
+    }
+
     /// The last before a key.
     pub(super) fn before(&self, key: K) -> Option<&V> {
         match self {
-            Few::Side(list) => {
-                let place = list.partition_point(|(other, _)| *other < key);
-                list[..place].last().map(|(_, value)| value)
-            }
+            Few::Side(list) => place(list, &key).checked_sub(1).map(|place| &list[place].1),
             Few::Tree(tree) => tree.range(..key).next_back().map(|(_, value)| value),
         }
     }
@@ -117,7 +135,7 @@ impl<K: Ord + Copy, V> Few<K, V> {
     /// All from a key on, in order.
     pub(super) fn from(&self, key: K) -> impl Iterator<Item = &V> {
         let (side, tree) = match self {
-            Few::Side(list) => (Some(&list[list.partition_point(|(other, _)| *other < key)..]), None),
+            Few::Side(list) => (Some(list.range(place(list, &key)..)), None),
             Few::Tree(tree) => (None, Some(tree.range(key..))),
         };
         let tree = tree.into_iter().flatten().map(|(_, value)| value);
@@ -135,13 +153,31 @@ impl<K: Ord + Copy, V> Few<K, V> {
     }
 }
 
-fn find<K: Ord, V>(list: &[(K, V)], key: &K) -> Result<usize, usize> {
-    list.binary_search_by(|(other, _)| other.cmp(key))
+/// Where a key is, or belongs; the ends are looked at first.
+fn find<K: Ord, V>(list: &VecDeque<(K, V)>, key: &K) -> Result<usize, usize> {
+    match list.back() {
+        None => return Err(0),
+        Some((last, _)) => match last.cmp(key) {
+            Ordering::Less => return Err(list.len()),
+            Ordering::Equal => return Ok(list.len() - 1),
+            Ordering::Greater => {}
+        },
+    }
+    match list[0].0.cmp(key) {
+        Ordering::Greater => Err(0),
+        Ordering::Equal => Ok(0),
+        Ordering::Less => list.binary_search_by(|(other, _)| other.cmp(key)),
+    }
+}
+
+/// Where a key is or belongs: as many are before it.
+fn place<K: Ord, V>(list: &VecDeque<(K, V)>, key: &K) -> usize {
+    find(list, key).unwrap_or_else(|place| place)
 }
 
 /// All of a map.
 pub(super) enum Iter<'a, K, V> {
-    Side(std::slice::Iter<'a, (K, V)>),
+    Side(vec_deque::Iter<'a, (K, V)>),
     Tree(btree_map::Iter<'a, K, V>),
 }
 

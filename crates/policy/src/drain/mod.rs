@@ -10,9 +10,11 @@
 
 mod few;
 mod layout;
+mod pieces;
 mod queue;
 mod stack;
 
 pub use layout::{Layout, TargetId};
+pub use pieces::Pieces;
 pub use queue::{Batch, BatchId, Drain, Order, Pick};
 pub use stack::{Layer, Level, Piece, Ranges};

@@ -2,6 +2,7 @@
 
 use super::few::Few;
 use super::layout::{Layout, TargetId};
+use super::pieces::Pieces;
 use super::stack::{Changed, Layer, Level, Piece, Ranges};
 use forebay_model::{Bytes, FileId, Span, Stamp};
 use serde::{Deserialize, Serialize};
@@ -42,7 +43,7 @@ pub struct Batch {
     /// Of which file.
     pub file: FileId,
     /// The pieces, in order. Once the write is under way, pieces that are cut leave gaps.
-    pub pieces: Vec<Piece>,
+    pub pieces: Pieces,
 }
 
 impl Batch {
@@ -169,6 +170,28 @@ impl Drain {
         self.index.iter().map(|(target, files)| (target, Bytes(files.bytes())))
     }
 
+    /// Reads what is read when bytes of a file come or go, and changes nothing: who has thousands of these looks at those
+    /// it will need next, one step with all of them and then another, and waits for memory once for all. Each step, from 0
+    /// to 3, reads what the one before has found. Says nothing of meaning.
+    #[must_use]
+    pub fn glance(&self, target: TargetId, file: FileId, step: usize) -> usize {
+        let files = || self.index.get(target);
+        let seen = match step {
+            0 => return self.batches as usize + self.index.bytes() as usize + self.flying.glance(),
+            1 => {
+                let flies = self.flying.values().next().map_or(0, |flight| flight.span.start as usize);
+                let spans = self.spans.values().next().map_or(0, |&(_, end)| end as usize);
+                return flies
+                    + spans
+                    + usize::from(self.layouts.contains(file))
+                    + usize::from(files().is_some());
+            }
+            2 => files().and_then(|files| files.get(file)).map(Layer::bytes),
+            _ => files().and_then(|files| files.get(file)).map(Ranges::glance),
+        };
+        seen.unwrap_or(0) as usize
+    }
+
     /// What is to be written next; it is under way from now on.
     pub fn next(&mut self, pick: Pick<'_>) -> Option<(BatchId, Batch)> {
         let batch = match (self.order, pick) {
@@ -197,7 +220,7 @@ impl Drain {
     /// A write has failed: what of it still counts is to be written again.
     pub fn failed(&mut self, id: BatchId) {
         if let Some(batch) = self.landed(id) {
-            batch.pieces.into_iter().for_each(|piece| self.put(batch.target, batch.file, piece));
+            batch.pieces.iter().for_each(|&piece| self.put(batch.target, batch.file, piece));
             self.forget_if_done(batch.file);
         }
     }
@@ -258,7 +281,7 @@ impl Drain {
         let ranges = self.index.get(target)?.get(file)?;
         let stripe = self.layouts.get(file)?.cut(Span::from(start)).next()?.1;
         let most = stripe.end.min(start.saturating_add(self.largest));
-        let (mut pieces, mut at) = (Vec::new(), start);
+        let (mut pieces, mut at) = (Pieces::default(), start);
         for piece in ranges.from(start).take_while(|piece| piece.span.start < most) {
             let span = Span::new(piece.span.start.max(start), piece.span.end.min(most));
             let joins = pieces.first().is_none_or(|first: &Piece| self.joins(first, piece));

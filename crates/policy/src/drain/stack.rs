@@ -120,6 +120,12 @@ impl Ranges {
         before.into_iter().chain(self.pieces.from(offset))
     }
 
+    /// Reads what is read when a piece comes or goes.
+    pub(super) fn glance(&self) -> u64 {
+        self.pieces.last().map_or(0, |piece| piece.span.end)
+            + self.iter().next().map_or(0, |piece| piece.span.end)
+    }
+
     fn overlapping(&self, span: Span) -> Vec<Piece> {
         self.from(span.start).take_while(|piece| piece.span.start < span.end).copied().collect()
     }

@@ -178,6 +178,15 @@ impl Book {
         self.slots[slot].queue.front().map(|request| request.cost)
     }
 
+    /// Reads what is read when something of a job comes or goes.
+    pub(super) fn glance(&self, slot: usize, step: usize) -> usize {
+        match step {
+            1 => self.slots[slot].queue.len(),
+            2 => self.head(slot).map_or(0, |cost| cost.0 as usize),
+            _ => 0,
+        }
+    }
+
     pub(super) fn waiting(&self) -> usize {
         self.waiting
     }

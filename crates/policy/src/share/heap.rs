@@ -178,4 +178,8 @@ impl Pick for Heap {
     fn awake(&self) -> usize {
         self.awake.len()
     }
+
+    fn glance(&self, place: usize) -> usize {
+        self.children[place].at as usize + self.awake.first().map_or(0, |first| first.place as usize)
+    }
 }

@@ -91,6 +91,14 @@ impl Scheduler for Stride {
         self.book.waiting()
     }
 
+    fn glance(&self, job: JobId, step: usize) -> usize {
+        if step == 0 {
+            return self.book.waiting() + self.book.size() + self.tree.awake() + self.tree.size();
+        }
+        let slot = self.book.slot(job);
+        self.book.glance(slot, step) + self.tree.glance(slot, step)
+    }
+
     fn take_all(&mut self) -> Vec<Request> {
         for slot in self.book.members().collect::<Vec<_>>() {
             if self.book.head(slot).is_some() {

@@ -27,6 +27,10 @@ pub(super) trait Pick: Default {
     fn charge(&mut self, place: usize, cost: f64);
     /// How many are awake.
     fn awake(&self) -> usize;
+    /// Reads what is read when a child is chosen.
+    fn glance(&self, _place: usize) -> usize {
+        self.awake()
+    }
 }
 
 const ROOT: u32 = 0;
@@ -296,6 +300,28 @@ impl<P: Pick> Tree<P> {
             parent.pick.charge(link.place as usize, cost);
             link = parent.link;
         }
+    }
+
+    /// Reads what is read when a job's turn comes or goes.
+    pub(super) fn glance(&self, slot: usize, step: usize) -> usize {
+        let mut link = self.leaves.get(slot).copied().unwrap_or(LOOSE);
+        let mut seen = self.nodes[ROOT as usize].pick.awake();
+        while step > 1 && link.parent != NONE {
+            let parent = &self.nodes[link.parent as usize];
+            let place = link.place as usize;
+            seen += parent.children.len() + parent.pick.awake();
+            if step > 2 {
+                let child = matches!(parent.children[place], Child::Nobody);
+                seen += parent.pick.glance(place) + usize::from(child);
+            }
+            link = parent.link;
+        }
+        seen + link.place as usize
+    }
+
+    /// How many nodes and leaves there are.
+    pub(super) fn size(&self) -> usize {
+        self.nodes.len() + self.leaves.len()
     }
 
     /// How many jobs are awake.

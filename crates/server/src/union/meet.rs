@@ -294,13 +294,15 @@ impl Service {
     fn renew(&self, union: &Union, file: FileId, record: &Record, found: &Found) -> Result<()> {
         let (now, root) = (self.store.data().now(), Identity::root());
         let _length = union.length(file);
-        // Somebody here may have cut it a moment ago, moved it, or begun to drain it.
-        let is_known = || -> Result<bool> {
-            Ok(union.record(file)?.as_ref() == Some(record) && union.claimed(file).is_none())
+        // What was seen while somebody cut it, moved it or began to drain it says nothing; while this is held nobody does.
+        let held = |act: &mut dyn FnMut() -> Result<()>| -> Result<bool> {
+            let held =
+                self.store.names().hold(file, |_| match self.is_still_so(union, file, record, found)? {
+                    true => act().map(|()| true),
+                    false => Ok(false),
+                });
+            held.map_err(Error::from)
         };
-        if !is_known()? {
-            return Ok(());
-        }
         let mut change = Change::default();
         if (found.mode, found.uid, found.gid) != (record.mode, record.uid, record.gid) {
             (change.mode, change.uid, change.gid) = (Some(found.mode), Some(found.uid), Some(found.gid));
@@ -308,39 +310,49 @@ impl Service {
                 change.mode = None;
             }
         }
-        let mut known = Record::of(record.home.clone(), found);
-        if found.version != record.version {
-            let renewed = match found.kind {
-                FileKind::File if self.is_shared(file) => match self.renew_shared(file, found.version.size) {
-                    // Whoever changes its order now sees it later.
-                    Ok(false) => return Ok(()),
-                    renewed => renewed.map(drop),
-                },
-                FileKind::File => self.store.data().found_anew(file, found.version.size, Batch::default()),
-                _ => Ok(()),
-            };
-            match renewed {
-                Ok(()) => change.mtime = Some(SetTime::To(found.version.mtime)),
+        let differs = found.version != record.version;
+        let (is_file, size) = (found.kind == FileKind::File, found.version.size);
+        let shared = differs && is_file && self.is_shared(file);
+        let mut taken = Ok(());
+        if shared {
+            // Whoever changes its order now sees it later.
+            match held(&mut || Ok(()))?.then(|| self.renew_shared(file, size)) {
+                None | Some(Ok(false)) => return Ok(()),
+                Some(renewed) => taken = renewed.map(drop),
+            }
+        }
+        let noted = held(&mut || {
+            if differs && is_file && !shared {
+                taken = self.store.data().found_anew(file, size, Batch::default());
+            }
+            let mut known = Record::of(record.home.clone(), found);
+            match std::mem::replace(&mut taken, Ok(())) {
+                Ok(()) if differs => change.mtime = Some(SetTime::To(found.version.mtime)),
+                Ok(()) => {}
                 // Changed on both sides: what is behind is not taken, and not read either.
                 Err(error) if error.kind() == ErrorKind::Stale => known.version = record.version,
                 Err(error) => return Err(error),
             }
-        }
-        let noted = self.store.names().hold(file, |_| {
-            if !is_known()? {
-                return Ok(false);
-            }
             let mut batch = Batch::default();
             batch.put(record::key(file), known.encode());
-            self.store.meta().commit(batch).map(|()| true)
-        });
-        if !noted.map_err(Error::from)? {
+            self.store.meta().commit(batch)
+        })?;
+        if !noted {
             return Ok(());
         }
         match self.store.names().set_attr(&root, file, &change, now).map_err(Error::from) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Whether something is known and to be found behind as it was a moment ago, and nobody is draining it.
+    fn is_still_so(&self, union: &Union, file: FileId, record: &Record, found: &Found) -> Result<bool> {
+        if union.record(file)?.as_ref() != Some(record) || union.claimed(file).is_some() {
+            return Ok(false);
+        }
+        let now = union.find(file)?.map(|(_, now)| Record::of(record.home.clone(), &now));
+        Ok(now == Some(Record::of(record.home.clone(), found)))
     }
 
     /// Something is behind no more. Forgets it, unless it was changed here: then it stays, as far as it is here.

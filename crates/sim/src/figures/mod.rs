@@ -302,6 +302,34 @@ pub const FIGURES: &[Figure] = &[
     figure("tapp-9", Paper::Tapp, "S3D's checkpoints", tapp::nine),
 ];
 
+/// Values in a row, for a person to read.
+fn row(values: &[f64], digits: usize) -> String {
+    values.iter().map(|value| format!("{value:.digits$}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Shares in a row, as percentages.
+fn percents(shares: &[f64]) -> String {
+    // What rounding leaves of nothing has no sign.
+    let percent = |share: &f64| format!("{:.0} %", (share * 100.0).round() + 0.0);
+    shares.iter().map(percent).collect::<Vec<_>>().join(", ")
+}
+
+/// Rows of values with their names.
+fn rows<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+    lines: impl IntoIterator<Item = &'a Vec<f64>>,
+    digits: usize,
+) -> String {
+    let rows = names.into_iter().zip(lines).map(|(name, line)| format!("{name} {}", row(line, digits)));
+    rows.collect::<Vec<_>>().join("; ")
+}
+
+/// Values, each with its name.
+fn each<'a>(names: impl IntoIterator<Item = &'a str>, values: &[f64], digits: usize) -> String {
+    let each = names.into_iter().zip(values).map(|(name, value)| format!("{name} {value:.digits$}"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }

@@ -1,6 +1,6 @@
 //! SSDUP's Table 2: what looking at streams and keeping an index cost. The only figure that measures this machine.
 
-use super::{Drawn, Panel, Result, Settings, Style};
+use super::{Drawn, Panel, Result, Settings, Style, row};
 use forebay_model::{Bytes, FileId, Span, Stamp};
 use forebay_policy::drain::{Drain, Layout, Order, Pick, TargetId};
 use forebay_policy::route::{self, Mode, Router, Write};
@@ -62,12 +62,15 @@ pub(super) fn table_two(settings: &Settings) -> Result {
     drawn.claim(
         "both together cost less than 2 % of the run time",
         ours.iter().all(|part| *part < 0.02),
-        format!("{ours:.4?}"),
+        format!(
+            "{} %, the larger the requests",
+            row(&ours.iter().map(|part| part * 100.0).collect::<Vec<_>>(), 2)
+        ),
     );
     drawn.claim("small requests cost most", ours[0] > ours[4], "they are the most");
     let panel = Panel::new("Part of the run time", "KiB a request", "share")
         .in_percent()
-        .named(PAPER.map(|row| row.0));
+        .named(PAPER.map(|line| line.0));
     drawn.panels.push(panel.values("paper", Style::Bars, &papers).values("ours", Style::Bars, &ours));
     drawn.note("Measured on the machine that made this page, so not the same on another. The run time is what 2 GB take through the network.");
     Ok(drawn)

@@ -1,6 +1,6 @@
 //! SSDUP: which writes are buffered, on two I/O nodes with a disk and an SSD each, behind Gigabit Ethernet.
 
-use super::{Drawn, Panel, Result, Settings, Style, mean};
+use super::{Drawn, Panel, Result, Settings, Style, each, mean, percents, row, rows};
 use crate::scenario::{
     Choose, DrainPlan, Full, HopGroup, JobPlan, LayoutPlan, Pattern, Phase, Scenario, Servers, Spread,
     TargetGroup, When,
@@ -145,14 +145,18 @@ pub(super) fn two(settings: &Settings) -> Result {
     drawn.claim_or(
         "contiguous is faster than strided, strided than random, from 32 processes on",
         order,
-        &format!("{lines:.0?} MB/s"),
+        &format!("{} MB/s", rows(PATTERNS.map(|one| one.0), &lines, 0)),
         "with 128 processes every queue of 128 holds about one request of each, and contiguous segments are as far apart as random \
          places; the device was fitted to arrivals in any order, of which some follow each other",
     );
     let falls = lines[0][5] < 0.85 * lines[0][3] && lines[1][5] < 0.85 * lines[1][2];
-    drawn.claim("contiguous and strided fall with many processes", falls, format!("{lines:.0?} MB/s"));
+    drawn.claim(
+        "contiguous and strided fall with many processes",
+        falls,
+        format!("{} MB/s", rows(PATTERNS.map(|one| one.0), &lines[..2], 0)),
+    );
     let flat = lines[2][1..].iter().all(|rate| (rate / lines[2][3] - 1.0).abs() < 0.15);
-    drawn.claim("random stays where it is, from 8 processes on", flat, format!("{:.0?} MB/s", lines[2]));
+    drawn.claim("random stays where it is, from 8 processes on", flat, format!("{} MB/s", row(&lines[2], 0)));
     let panel = Panel::new("Two I/O nodes as they are", "processes", "MB/s").named(counts);
     let panel = PATTERNS
         .iter()
@@ -224,7 +228,7 @@ fn offsets(settings: &Settings, sorted: bool) -> Result {
         .iter()
         .map(|(_, pattern)| factor(&arrivals(*pattern, 128, settings.seed)))
         .collect::<std::result::Result<_, _>>()?;
-    let detail = format!("{factors:.3?}");
+    let detail = format!("random factor: {}", each(PATTERNS.map(|one| one.0), &factors, 3));
     drawn.claim(
         "contiguous is far below both marks, random above",
         factors[0] < 0.3 && factors[2] > 0.9,
@@ -284,9 +288,9 @@ pub(super) fn table_one(settings: &Settings) -> Result {
         drawn.number(format!("{count} processes"), paper, *ours, "share");
     }
     let rises = shares.windows(2).all(|pair| pair[1] >= pair[0] - 0.02);
-    drawn.claim("the more processes, the more is buffered", rises, format!("{shares:.3?}"));
+    drawn.claim("the more processes, the more is buffered", rises, percents(&shares));
     let edges = shares[0] < 0.35 && shares[4] > 0.6;
-    drawn.claim("about a fifth with few, most with many", edges, format!("{shares:.3?}"));
+    drawn.claim("about a fifth with few, most with many", edges, percents(&shares));
     let panel = Panel::new("Data that is buffered", "processes", "share").in_percent().named(counts);
     drawn.panels.push(panel.values("paper", Style::Bars, &papers).values("ours", Style::Bars, &shares));
     drawn.note(ASSUMED);
@@ -304,12 +308,12 @@ pub(super) fn eight(settings: &Settings) -> Result {
     drawn.claim(
         "SSDUP is faster with every number of processes",
         gains.iter().all(|gain| *gain > 0.0),
-        format!("{gains:.2?}"),
+        percents(&gains),
     );
     drawn.claim(
         "the more processes, the more it gains",
         gains[4] > gains[0] && gains[3] > gains[1],
-        format!("{gains:.2?}"),
+        percents(&gains),
     );
     let panel = Panel::new("Three series one after the other", "processes", "MB/s").named(counts);
     drawn.panels.push(panel.values("OrangeFS", Style::Bars, &plain).values("SSDUP", Style::Bars, &ssdup));
@@ -342,7 +346,7 @@ pub(super) fn nine(settings: &Settings) -> Result {
     drawn.claim(
         "the smaller the disk's queue, the more SSDUP gains",
         gains[0] > gains[1] && gains[1] > gains[2],
-        format!("{gains:.2?}"),
+        percents(&gains),
     );
     let panel = Panel::new("32 processes", "requests in the disk's queue", "MB/s").named(queues);
     drawn.panels.push(panel.values("OrangeFS", Style::Bars, &plain).values("SSDUP", Style::Bars, &ssdup));
@@ -388,7 +392,7 @@ pub(super) fn ten(settings: &Settings) -> Result {
     drawn.claim(
         "SSDUP reaches its peak with the least SSD, BB with the most",
         peaks[0] <= peaks[1] && peaks[1] <= peaks[2],
-        format!("{peaks:?} GB: SSDUP, without pipeline, BB"),
+        format!("at {} GB for SSDUP, {} without pipeline, {} for BB", peaks[0], peaks[1], peaks[2]),
     );
     let panel = Panel::new("32 processes", "GB of SSD", "MB/s").named(sizes);
     drawn.panels.push(
@@ -436,13 +440,16 @@ pub(super) fn eleven(settings: &Settings) -> Result {
     drawn.claim(
         "more SSD is faster",
         grows && mean(&lines[0]) > base,
-        format!("{:.0?} MB/s, {base:.0} without", lines.iter().map(|line| mean(line)).collect::<Vec<_>>()),
+        format!(
+            "{} MB/s by rising size, {base:.0} without",
+            row(&lines.iter().map(|line| mean(line)).collect::<Vec<_>>(), 0)
+        ),
     );
     let little = lines.iter().all(|line| line[5] / line[0] - 1.0 < 0.35);
     drawn.claim(
         "computing between the bursts brings little",
         little,
-        format!("{:.2?}", lines.iter().map(|line| line[5] / line[0] - 1.0).collect::<Vec<_>>()),
+        percents(&lines.iter().map(|line| line[5] / line[0] - 1.0).collect::<Vec<_>>()),
     );
     let panel = Panel::new("Two random bursts", "seconds of computing between them", "MB/s").named(waits);
     drawn.panels.push(
@@ -492,17 +499,17 @@ pub(super) fn twelve(settings: &Settings) -> Result {
             drawn.number(format!("spacing {gap} B, {count} processes"), paper, *ours, "share");
         }
         let never = gains.iter().all(|gain| *gain > -0.05);
-        drawn.claim(format!("spacing {gap} B: SSDUP is never slower"), never, format!("{gains:.2?}"));
+        drawn.claim(format!("spacing {gap} B: SSDUP is never slower"), never, percents(&gains));
         if gap > 0 {
             drawn.claim(
                 "with gaps OrangeFS is below 50 MB/s",
                 plain.iter().all(|rate| *rate < 60.0),
-                format!("{plain:.0?} MB/s"),
+                format!("{} MB/s", row(&plain, 0)),
             );
             drawn.claim(
                 "with gaps SSDUP gains a third and more",
                 gains.iter().all(|gain| *gain > 0.25),
-                format!("{gains:.2?}"),
+                percents(&gains),
             );
         }
         let panel = Panel::new(format!("spacing {gap} B"), "processes", "MB/s").named(counts);

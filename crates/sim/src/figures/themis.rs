@@ -1,6 +1,6 @@
 //! ThemisIO: servers that jobs share by policy.
 
-use super::{Drawn, Panel, Result, Settings, Style, deviation, mean, median};
+use super::{Drawn, Panel, Result, Settings, Style, deviation, each, mean, median, percents, row};
 use crate::scenario::{Full, JobPlan, MOST_ROUNDS, Phase, Scenario, Servers, Spread};
 use crate::{Report, simulate};
 use forebay_model::{Bytes, Job};
@@ -265,24 +265,30 @@ pub(super) fn twelve(settings: &Settings) -> Result {
             "MB/s",
         );
     }
+    let names = ways.map(|way| way.0);
     let enough = both[0] >= 0.995 * both[2].max(both[3]);
-    drawn.claim("tokens do at least as much as GIFT and TBF", enough, format!("{both:.2?} GB/s"));
+    drawn.claim(
+        "tokens do at least as much as GIFT and TBF",
+        enough,
+        format!("{} GB/s", each(names, &both, 2)),
+    );
     let more = both[0] > 1.05 * both[2] && both[0] > 1.05 * both[3];
     let why = "our GIFT and TBF hand out what a job leaves at once, and lose nothing while both jobs write without a pause: where the \
         paper's lost 13 % is not described";
-    drawn.claim(
-        "they do 13 % more",
+    drawn.claim_or(
+        "tokens do 13 % more than GIFT and TBF",
         more,
-        if more { format!("{both:.2?} GB/s") } else { format!("{both:.2?} GB/s: {why}") },
+        &format!("{} GB/s", each(names, &both, 2)),
+        why,
     );
     let base = spread[2].min(spread[3]);
-    let detail = format!("{spread:.0?} MB/s with tokens, stride, GIFT and TBF");
-    let lots = if spread[0] <= base {
-        detail.clone()
-    } else {
-        format!("{detail}: lots vary, and nothing else does here")
-    };
-    drawn.claim("the second job varies less than under GIFT and TBF", spread[0] <= base, lots);
+    let detail = format!("{} MB/s", each(names, &spread, 0));
+    drawn.claim_or(
+        "with tokens the second job varies less than under GIFT and TBF",
+        spread[0] <= base,
+        &detail,
+        "lots vary, and nothing else does here",
+    );
     drawn.claim("with stride, the daemon's default, it does", spread[1] <= base, detail);
     drawn.note("Windows of a second from the 16th to the 45th; stride is the daemon's default.");
     Ok(drawn)
@@ -424,11 +430,7 @@ pub(super) fn one(settings: &Settings) -> Result {
         drawn.number(*name, *paper, *ours, "share");
     }
     let spread = fifo.iter().all(|slow| (0.02..1.8).contains(slow));
-    drawn.claim(
-        "a background job of one node makes applications 3 to 173 % slower",
-        spread,
-        format!("{fifo:.3?}"),
-    );
+    drawn.claim("a background job of one node makes applications 3 to 173 % slower", spread, percents(&fifo));
     let panel = Panel::new("Time to solution beside a background job", "", "of the time alone")
         .in_percent()
         .named(APPS.map(|app| app.0));
@@ -456,10 +458,14 @@ pub(super) fn thirteen(settings: &Settings) -> Result {
     drawn.claim(
         "size-fair cuts the slowdown of every application by more than half",
         least > 0.5,
-        format!("{cuts:.3?}"),
+        percents(&cuts),
     );
     let bounded = fair.iter().zip(APPS).all(|(slow, (_, nodes, ..))| *slow <= 1.0 / f64::from(nodes) + 0.01);
-    drawn.claim("no application loses more than the background job's share", bounded, format!("{fair:.3?}"));
+    drawn.claim(
+        "no application loses more than the background job's share",
+        bounded,
+        format!("{} %", row(&fair.iter().map(|slow| slow * 100.0).collect::<Vec<_>>(), 1)),
+    );
     let panel = Panel::new("Slowdown beside a background job", "", "slowdown")
         .in_percent()
         .named(APPS.map(|app| app.0));
@@ -510,7 +516,7 @@ pub(super) fn fourteen(settings: &Settings) -> Result {
             drawn.claim(
                 format!("λ = {lambda} ms: globally fair by the second interval"),
                 holds,
-                format!("{interval:?}"),
+                interval.map_or("never".to_owned(), |interval| format!("in interval {interval:.0}")),
             );
         }
     }

@@ -4,7 +4,7 @@ mod jobs;
 
 pub(super) use jobs::{eleven, ten, twelve};
 
-use super::{Drawn, Panel, Result, Settings, Style, mean};
+use super::{Drawn, Panel, Result, Settings, Style, each, mean, percents, row, rows};
 use crate::scenario::{
     Choose, DrainPlan, Full, HopGroup, JobPlan, LayoutPlan, Pattern, Phase, Scenario, Servers, TargetGroup,
     Way, When,
@@ -157,7 +157,11 @@ pub(super) fn one(settings: &Settings) -> Result {
         drawn.number(format!("{} writers", writers[at]), paper, ours[at], "MB/s");
     }
     drawn.number("from 2 to 32 writers", -0.301, ours[5] / ours[1] - 1.0, "share");
-    drawn.claim("two writers are best", ours.iter().all(|rate| *rate <= ours[1]), format!("{ours:.0?} MB/s"));
+    drawn.claim(
+        "two writers are best",
+        ours.iter().all(|rate| *rate <= ours[1]),
+        format!("{} MB/s", row(&ours, 0)),
+    );
     let falls = ours[1..].windows(2).all(|pair| pair[1] <= pair[0]);
     drawn.claim("from there on more writers are slower", falls, "see above");
     let panel = Panel::new("One target", "writers", "MB/s").named(writers);
@@ -257,10 +261,14 @@ pub(super) fn three(settings: &Settings) -> Result {
     drawn.number("1 target over 4, on average", 0.26, four, "share");
     let best =
         (0..counts.len()).all(|at| ours[0][at] >= ours[1][at] * 0.999 && ours[0][at] >= ours[2][at] * 0.999);
-    drawn.claim("one target a process is always best", best, format!("{ours:.2?} GB/s"));
+    drawn.claim(
+        "one target a process is always best",
+        best,
+        format!("{} GB/s", rows(["1 target:", "2:", "4:"], &ours, 2)),
+    );
     drawn.claim("two targets are better than four on average", four > two, format!("{two:.2} and {four:.2}"));
     let falls = ours[0].first() > ours[0].last();
-    drawn.claim("more processes are slower", falls, format!("{:.2?} GB/s", ours[0]));
+    drawn.claim("more processes are slower", falls, format!("{} GB/s", row(&ours[0], 2)));
     let panel = Panel::new("Four targets", "processes", "GB/s").named(counts);
     drawn.panels.push(
         ["1 target", "2 targets", "4 targets"]
@@ -320,12 +328,16 @@ pub(super) fn six(settings: &Settings) -> Result {
     drawn.number("TRIO over direct writes, N-1", 0.77, gains[0], "share");
     drawn.number("TRIO over direct writes, N-N", 1.39, gains[1], "share");
     let better = (0..nodes.len()).all(|at| lines[1][at] > lines[0][at] && lines[3][at] > lines[2][at]);
-    drawn.claim("TRIO is faster at every size", better, format!("{gains:.2?} on average"));
+    drawn.claim(
+        "TRIO is faster at every size",
+        better,
+        format!("{} on average, N-1 and N-N", percents(&gains)),
+    );
     let drops = lines[0].last() <= lines[0].first() && lines[2].last() <= lines[2].first();
     drawn.claim_or(
         "direct writes get slower with more processes",
         drops,
-        &format!("{:.2?} GB/s", lines[0]),
+        &format!("{} GB/s", row(&lines[0], 2)),
         "64 processes are more than the 32 streams that a target remembers, and its curve is flat from 32 writers on",
     );
     let stable =
@@ -333,7 +345,7 @@ pub(super) fn six(settings: &Settings) -> Result {
     drawn.claim(
         "TRIO is stable from 8 nodes on, and lower with 4, which cannot fill 4 targets",
         stable,
-        format!("{:.2?} GB/s", lines[1]),
+        format!("{} GB/s", row(&lines[1], 2)),
     );
     drawn
         .panels
@@ -366,7 +378,7 @@ pub(super) fn seven(settings: &Settings) -> Result {
     }
     for (name, line) in ["N-1", "N-N"].iter().zip(&lines) {
         let [naive, noop, seq, sti, trio] = line[..] else { return Err("five ways".into()) };
-        let detail = format!("{line:.2?} GB/s");
+        let detail = format!("{} GB/s", each(ways.map(|way| way.0), line, 2));
         drawn.claim(
             format!("{name}: buffering alone is no better than direct writes"),
             noop <= naive * 1.1,
@@ -408,15 +420,23 @@ pub(super) fn eight(settings: &Settings) -> Result {
     }
     let gains = [gain(&lines[1], &lines[0]), gain(&lines[3], &lines[2])];
     drawn.number("TRIO over direct writes, N-1", 0.35, gains[0], "share");
-    drawn.claim("TRIO is faster on average", gains[0] > 0.0 && gains[1] > 0.0, format!("{gains:.2?}"));
+    drawn.claim(
+        "TRIO is faster on average",
+        gains[0] > 0.0 && gains[1] > 0.0,
+        format!("{}, N-1 and N-N", percents(&gains)),
+    );
     let stable =
         lines[1][1..].iter().all(|rate| (rate / lines[1][1] - 1.0).abs() < 0.1) && lines[1][0] < lines[1][1];
-    drawn.claim("TRIO rises from 4 to 8 processes, then stays", stable, format!("{:.2?} GB/s", lines[1]));
+    drawn.claim(
+        "TRIO rises from 4 to 8 processes, then stays",
+        stable,
+        format!("{} GB/s", row(&lines[1], 2)),
+    );
     let peak = lines[0].iter().copied().fold(0.0, f64::max);
     drawn.claim(
         "direct writes fall behind with many processes",
         lines[0][6] < 0.9 * peak,
-        format!("{:.2?} GB/s", lines[0]),
+        format!("{} GB/s", row(&lines[0], 2)),
     );
     drawn.panels.push(four_lines(
         Panel::new("One process a node, 4 targets", "processes", "GB/s").named(nodes),
@@ -461,7 +481,7 @@ pub(super) fn nine(settings: &Settings) -> Result {
     drawn.claim(
         "TRIO is faster at every stripe count",
         better,
-        format!("{:.2?} and {:.2?} GB/s", lines[1], lines[0]),
+        format!("TRIO {}, direct {} GB/s", row(&lines[1], 2), row(&lines[0], 2)),
     );
     let last = counts.len() - 1;
     let scale = |line: &[f64]| line[last] / line[0] / f64::from(counts[last] / counts[0]);
