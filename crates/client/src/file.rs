@@ -238,6 +238,11 @@ impl File {
         self.within("stat", attr)
     }
 
+    /// Closes the file without waiting for the answer, if that is possible; if not, it is given back.
+    pub fn close_now(self) -> std::result::Result<(), File> {
+        if self.held.close_now() { Ok(()) } else { Err(self) }
+    }
+
     /// Closes the file and waits for the answer.
     pub async fn close(self) -> Result<()> {
         let closed = self.held.close().await;

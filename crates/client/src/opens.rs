@@ -2,6 +2,7 @@
 
 use crate::join::join;
 use crate::line::{CallRef, Line};
+use crate::queue::at_once;
 use crate::session::{Session, Who};
 use crate::spread::Spread;
 use forebay_model::{Attr, Error, ErrorKind, FileId, Layout, Result};
@@ -95,7 +96,11 @@ impl Session {
     /// server that nobody holds here.
     pub(crate) async fn open(self: &Arc<Session>, who: &Who, request: Request) -> Result<Opening> {
         let (session, who) = (self.clone(), who.clone());
-        let task = self.runtime.spawn(async move { session.open_now(who, request).await });
+        let mut work = Box::pin(async move { session.open_now(who, request).await });
+        if let Some(opened) = at_once(work.as_mut()) {
+            return opened;
+        }
+        let task = self.runtime.spawn(work);
         let ended = |_| Error::new(ErrorKind::Unreachable, "the client's runtime ended");
         task.await.map_err(ended)?
     }
@@ -149,9 +154,21 @@ impl Held {
         }
     }
 
+    /// Closes the file without waiting for that, if it can be asked so; if not, it is still held.
+    pub(crate) fn close_now(&self) -> bool {
+        self.used().is_empty()
+            && self.is_held()
+            && self.session.close_now(&self.who, self.token)
+            && self.let_go()
+    }
+
     /// The other servers that have seen its token.
     fn used(&self) -> Vec<Arc<Session>> {
         self.spread.as_ref().map(Spread::used).unwrap_or_default()
+    }
+
+    fn is_held(&self) -> bool {
+        self.session.opens.lock().contains_key(&self.slot)
     }
 
     /// Whether it was still held.

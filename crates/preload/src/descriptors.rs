@@ -3,7 +3,7 @@
 use crate::errno::{Outcome, Stop, fail};
 use crate::kernel::ask;
 use crate::place::ours;
-use crate::quiet::is_internal;
+use crate::quiet::{Quiet, is_internal};
 use crate::table::{self, Held};
 use crate::{backing, hook, life, locks, mem, opening, stdio};
 use libc::{c_int, c_uint, c_ulong, c_void};
@@ -28,6 +28,7 @@ pub(crate) fn close_fd(fd: c_int) -> Outcome<c_int> {
     if life::is_borrowed() {
         return Err(Stop::Foreign);
     }
+    let _quiet = Quiet::begin();
     // Forgotten first: another thread may be given the number as soon as the kernel has it back.
     let held = table::remove(fd);
     if let Some(open) = &held {

@@ -105,14 +105,18 @@ impl Kv for FjallKv {
     }
 
     fn commit(&self, batch: Batch) -> Result<()> {
+        self.commit_copy(&batch)
+    }
+
+    fn commit_copy(&self, batch: &Batch) -> Result<()> {
         // Within one batch fjall gives no order to two changes of a key: only the last one goes in.
-        let changes: BTreeMap<_, _> = batch.changes.into_iter().collect();
+        let changes: BTreeMap<_, _> = batch.changes.iter().map(|(key, value)| (key, value)).collect();
         guarded(&self.dir, "write", || {
             let mut writes = self.database.batch().durability(Some(PersistMode::Buffer));
             for (key, value) in changes {
                 match value {
-                    Some(value) => writes.insert(&self.keyspace, key, value),
-                    None => writes.remove(&self.keyspace, key),
+                    Some(value) => writes.insert(&self.keyspace, key.as_slice(), value.as_slice()),
+                    None => writes.remove(&self.keyspace, key.as_slice()),
                 }
             }
             writes.commit()
