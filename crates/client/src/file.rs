@@ -238,9 +238,10 @@ impl File {
         self.within("stat", attr)
     }
 
-    /// Closes the file without waiting for the answer, if that is possible; if not, it is given back.
-    pub fn close_now(self) -> std::result::Result<(), File> {
-        if self.held.close_now() { Ok(()) } else { Err(self) }
+    /// Closes the file without waiting for the answer, if that is possible: then it is to be used no more.
+    #[must_use]
+    pub fn close_now(&self) -> bool {
+        self.held.close_now()
     }
 
     /// Closes the file and waits for the answer.

@@ -79,30 +79,30 @@ pub(crate) struct Queue {
 
 /// Whether a request is as short as its answer, and waits for nothing but names and attributes.
 fn is_short(request: &Request) -> bool {
-    match request {
+    matches!(
+        request,
         Request::Walk { .. }
-        | Request::Jump { .. }
-        | Request::GetAttr { .. }
-        | Request::SetAttr { .. }
-        | Request::Open { .. }
-        | Request::Create { .. }
-        | Request::Reopen { .. }
-        | Request::Close { .. }
-        | Request::Truncate { .. }
-        | Request::TruncateFile { .. }
-        | Request::Extend { .. }
-        | Request::Punch { .. }
-        | Request::MakeDir { .. }
-        | Request::MakeSpecial { .. }
-        | Request::RemoveDir { .. }
-        | Request::Unlink { .. }
-        | Request::Rename { .. }
-        | Request::Link { .. }
-        | Request::Symlink { .. }
-        | Request::ReadLink { .. }
-        | Request::RemoveXattr { .. } => true,
-        _ => false,
-    }
+            | Request::Jump { .. }
+            | Request::GetAttr { .. }
+            | Request::SetAttr { .. }
+            | Request::Open { .. }
+            | Request::Create { .. }
+            | Request::Reopen { .. }
+            | Request::Close { .. }
+            | Request::Truncate { .. }
+            | Request::TruncateFile { .. }
+            | Request::Extend { .. }
+            | Request::Punch { .. }
+            | Request::MakeDir { .. }
+            | Request::MakeSpecial { .. }
+            | Request::RemoveDir { .. }
+            | Request::Unlink { .. }
+            | Request::Rename { .. }
+            | Request::Link { .. }
+            | Request::Symlink { .. }
+            | Request::ReadLink { .. }
+            | Request::RemoveXattr { .. }
+    )
 }
 
 impl Session {

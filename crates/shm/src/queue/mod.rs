@@ -348,6 +348,7 @@ impl Clerk {
         self.finish(taken, UNKNOWN);
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "who has answered a request has it no more")]
     fn finish(&self, taken: Taken, len: u32) {
         let Taken(slot) = taken;
         self.cells.word(slot, REPLY_LEN_AT).store(len, Ordering::Relaxed);

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_two_threads_are_answered_once_and_whole() {
+    fn requests_are_answered_once_and_whole_in_a_slot_that_is_used_again() {
         loom::model(|| {
             let words = Model::new();
             let asker = words.clone();
