@@ -156,19 +156,20 @@ impl Held {
 
     /// Closes the file without waiting for that, if it can be asked so; if not, it is still held.
     pub(crate) fn close_now(&self) -> bool {
-        self.used().is_empty()
-            && self.is_held()
-            && self.session.close_now(&self.who, self.token)
-            && self.let_go()
+        if !self.used().is_empty() || !self.let_go() {
+            return false;
+        }
+        // Not held any more when it is asked: a connection that is made meanwhile does not open it again.
+        let asked = self.session.close_now(&self.who, self.token);
+        if !asked {
+            self.session.opens.lock().insert(self.slot, (self.token, self.who.clone()));
+        }
+        asked
     }
 
     /// The other servers that have seen its token.
     fn used(&self) -> Vec<Arc<Session>> {
         self.spread.as_ref().map(Spread::used).unwrap_or_default()
-    }
-
-    fn is_held(&self) -> bool {
-        self.session.opens.lock().contains_key(&self.slot)
     }
 
     /// Whether it was still held.

@@ -49,8 +49,9 @@ fn remove_file(place: &Place) -> Outcome<c_int> {
 
 fn remove_at_once(place: Place) -> Outcome<c_int> {
     let _quiet = Quiet::begin();
-    let place = place;
-    remove_file(&place)
+    let removed = remove_file(&place);
+    drop(place);
+    removed
 }
 
 pub(crate) fn remove_at(dirfd: c_int, path: *const c_char, flags: c_int) -> Outcome<c_int> {

@@ -185,8 +185,9 @@ pub(crate) fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: mod
     }
     let place = locate(dirfd, path)?;
     let _quiet = Quiet::begin();
-    let place = place;
-    open_place(&place, flags, mode)
+    let opened = open_place(&place, flags, mode);
+    drop(place);
+    opened
 }
 
 /// `openat2` takes its arguments in a structure.

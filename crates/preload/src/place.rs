@@ -140,8 +140,9 @@ impl Subject {
     /// The same, and it is not needed any more.
     pub(crate) fn into_attr(self, follow: bool) -> Outcome<Attr> {
         let _quiet = Quiet::begin();
-        let subject = self;
-        subject.attr(follow)
+        let attr = self.attr(follow);
+        drop(self);
+        attr
     }
 
     /// The id of what is meant.

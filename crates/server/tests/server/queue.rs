@@ -99,10 +99,10 @@ fn what_is_asked_in_a_queue_is_what_it_is_on_its_connection() {
     assert_eq!(raw.call(Request::Close { token }), Ok(Reply::Done));
     refused(line.call(Request::GetAttr { file: token.file }), ErrorKind::Stale);
     // And so are the rights.
-    assert!(
-        line.call_as(Some(person(ALICE)), Request::MakeDir { dir: ROOT, name: name("d"), mode: 0o700 })
-            .is_err()
-    );
+    let dir = raw.make_dir(ROOT, "own", 0o700);
+    let make = Request::MakeDir { dir, name: name("d"), mode: 0o700 };
+    refused(line.call_as(Some(person(ALICE)), make.clone()), ErrorKind::AccessDenied);
+    assert!(line.call(make).is_ok());
     let Answered::Elsewhere = heard(&line.post(None, Request::Ping)) else { panic!("not for queues") };
     let Answered::Elsewhere = heard(&line.post(None, Request::Queue)) else { panic!("not for queues") };
     // An answer that does not fit is to be had by the socket; a long error is shortened.

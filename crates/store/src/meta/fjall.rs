@@ -177,7 +177,7 @@ impl Kv for FjallKv {
         while let Some((key, value)) =
             guarded(&self.dir, "read", || pairs.next().map(fjall::Guard::into_inner).transpose())?
         {
-            if visit(&key, &value) == ControlFlow::Break(()) {
+            if key != ahead::KEY && visit(&key, &value) == ControlFlow::Break(()) {
                 break;
             }
         }
