@@ -8,9 +8,9 @@ use forebay_wire::{
     Answer, At, Born, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry, Exchange,
     Failing, FrameKind, Granted, Greeting, Held, Hello, IfExists, JobState, JobStatus, Known, Left, Loss,
     Losses, Lost, MapAt, MapGrant, MapPiece, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Place, Proof,
-    RecoverySummary, RegionCounts, Remain, Remains, RenameMode, Reply, Request, RingGrant, Roster,
-    RouteStatus, Sample, Sharing, SlabGrant, Standing, Status, TargetStatus, Token, VERSION, Vouched, Wanted,
-    Welcome, XattrMode, frame,
+    QueueGrant, RecoverySummary, RegionCounts, Remain, Remains, RenameMode, Reply, Request, RingGrant,
+    Roster, RouteStatus, Sample, Sharing, SlabGrant, Standing, Status, TargetStatus, Token, VERSION, Vouched,
+    Wanted, Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
