@@ -210,7 +210,14 @@ impl Engine {
                 hand.bytes += bytes;
                 hand.writes += 1;
                 self.written.fetch_add(bytes, Ordering::Relaxed);
-                self.tell_of_places(|board| board.wrote(now, queue, target, bytes));
+                let mut called = false;
+                self.tell_of_places(|board| {
+                    board.wrote(now, queue, target, bytes);
+                    called = board.is_called_for(target);
+                });
+                if called {
+                    self.bell.notify_all();
+                }
             }
             Ok(None) => {
                 let writes = [hand.drop(file), vec![id]].concat();

@@ -8,6 +8,7 @@ mod half;
 mod hostile;
 mod meeting;
 mod near;
+mod past;
 mod people;
 mod races;
 mod raw;
