@@ -30,7 +30,7 @@ impl Engine {
         }
         board.call(target, true);
         let entered = loop {
-            let waited = self.bell.wait_timeout(board, NAP);
+            let waited = self.door.wait_timeout(board, NAP);
             board = waited.unwrap_or_else(PoisonError::into_inner).0;
             if board.enter(target, Instant::now()) {
                 break true;
@@ -40,6 +40,11 @@ impl Engine {
             }
         };
         board.call(target, false);
+        drop(board);
+        if !entered {
+            // The drain may have left a place to it.
+            self.bell.notify_one();
+        }
         entered
     }
 
@@ -67,8 +72,7 @@ impl Engine {
 
     /// A file behind that nobody writes any more is given its looks.
     pub(crate) fn finish_later(&self, file: FileId) {
-        self.board().take_up(file);
-        self.bell.notify_all();
+        self.tell(|board| board.take_up(file));
     }
 }
 
@@ -137,7 +141,6 @@ mod tests {
                 assert!(!board.enter(target, now), "{order:?} {round}: the place is taken");
                 board.call(target, true);
                 board.wrote(Tick(0), queue, target, 1 << 20);
-                assert!(board.is_called_for(target));
                 assert!(begins(&mut board, now).is_none(), "{order:?} {round}: it is the other's turn");
                 assert!(board.enter(target, now));
                 board.call(target, false);
