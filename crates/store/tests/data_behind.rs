@@ -245,3 +245,22 @@ fn a_release_that_was_not_durable_leaves_the_data() {
         assert_eq!(word, expected, "{kept} batches kept");
     }
 }
+
+#[test]
+fn the_index_takes_no_more_memory_than_it_says() {
+    let world = World::new(SMALL);
+    assert_eq!(world.data.index_size(), (0, 0));
+    for number in 0..50 {
+        world.write(FILE, Place::At(number * 20), &[1; 10], ALICE).unwrap();
+    }
+    let (pieces, bytes) = world.data.index_size();
+    assert_eq!(pieces, 50);
+    assert!(bytes > 0 && bytes <= 240 * pieces, "{bytes} B for {pieces} pieces");
+    // One is cut in two, and others are replaced.
+    world.write(FILE, Place::At(3), &[2; 3], ALICE).unwrap();
+    assert_eq!(world.data.index_size().0, 52);
+    world.write(FILE, Place::At(0), &[3; 1000], ALICE).unwrap();
+    assert_eq!(world.data.index_size().0, 1);
+    world.data.truncate(FILE, 0, Batch::default()).unwrap();
+    assert_eq!(world.data.index_size(), (0, 0));
+}

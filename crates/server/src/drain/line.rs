@@ -71,9 +71,17 @@ impl Line {
         first.is_none_or(|(first, _)| *first == job)
     }
 
-    /// All jobs that wait.
-    pub(super) fn waiting(&self) -> Vec<JobId> {
-        self.stands().waiting().map(|(job, _)| *job).collect()
+    /// All jobs that share what room there is: those that wait, and those that did a moment ago.
+    pub(super) fn all(&self) -> Vec<JobId> {
+        self.stands().jobs.keys().copied().collect()
+    }
+
+    /// Those that wait, each with how many of its writers do, in order.
+    pub(super) fn writers(&self) -> Vec<(JobId, u32)> {
+        let mut all: Vec<(JobId, u32)> =
+            self.stands().waiting().map(|(job, stand)| (*job, stand.writers)).collect();
+        all.sort_unstable();
+        all
     }
 
     /// A job has got so much, and is due such a share.
@@ -134,7 +142,7 @@ mod tests {
         line.leave(new);
         assert!(line.is_next(old));
         line.leave(old);
-        assert!(line.waiting().is_empty() && line.is_next(new));
+        assert!(line.writers().is_empty() && line.is_next(new));
     }
 
     /// Every job has one writer, which comes back when it was served.

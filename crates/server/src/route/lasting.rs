@@ -15,7 +15,7 @@ use forebay_model::{Error, ErrorKind, FileId, Result};
 use forebay_store::Batch;
 use std::ops::ControlFlow;
 
-const NOTES: &[u8] = b"g";
+const NOTES: &[u8] = b"q";
 /// How often a file is looked for that gets other names meanwhile.
 const TRIES: u32 = 8;
 /// Something of it may not be on its device.

@@ -307,6 +307,7 @@ impl Service {
     /// straight from its socket.
     pub(crate) fn may_fly(&self, file: FileId, span: Span) -> bool {
         let may = self.drain.is_some() && !self.ways.rests(file) && span.end <= MAX_FILE;
+        let may = may && !self.ways.lanes.is_broken(file);
         may && self.store.data().can_pass(file, span).unwrap_or(false)
     }
 
@@ -339,7 +340,8 @@ impl Service {
             waits,
             waited,
             decided: self.ways.decided.load(Ordering::Relaxed),
-            indexed: engine.indexed(),
+            indexed: engine.indexed().saturating_add(self.store.data().index_time()),
+            waiting: self.jobs.named(&engine.who_waits()),
             extents,
             index,
         })

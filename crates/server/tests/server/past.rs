@@ -2,14 +2,15 @@
 
 use crate::counting::{Counting, Disk};
 use crate::drain::{clean, drain, path, until};
-use crate::raw::{Raw, World, pattern};
+use crate::raw::{Raw, World, hello, pattern};
 use crate::route::{PIECE, before, buffered, put, route};
 use forebay_backend::Memory;
-use forebay_model::{Bytes, FileId};
+use forebay_model::{Bytes, ErrorKind, FileId, Job};
 use forebay_server::{Alpha, Draining, Mode, Routing};
-use forebay_wire::{At, Call, FrameKind, Reply, Request, Token, frame};
+use forebay_wire::{At, Call, Channel, DrainCall, FrameKind, Hello, Reply, Request, Token, frame};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const ROOT: FileId = FileId::ROOT;
@@ -45,7 +46,6 @@ fn bytes_that_were_cut_off_do_not_come_back_under_those_that_were_written_past_t
         assert!(disk.lasting(&path("f")) != pattern(seed - 1, PIECE), "{how}: the old bytes are there");
         control.call(Request::Sync { token }).unwrap();
         assert!(disk.lasting(&path("f")) == pattern(seed, PIECE), "{how}");
-        // It was synced, but it is not one of small writes.
     };
     rewritten(&mut control, 1, "a new file");
     control.call(Request::Truncate { token, size: 0 }).unwrap();
@@ -124,9 +124,7 @@ fn beside_a_busy_drain_a_write_past_the_buffer_has_its_turn_and_no_place_too_man
     (0..160).for_each(|number| put(&mut data, old, number, number));
     control.call(Request::SetRoute { mode: "direct".into() }).unwrap();
     let new = control.create(ROOT, "new", 0o644);
-    control
-        .call(Request::Drain(forebay_wire::DrainCall::Begin { file: None, order: None, last: false }))
-        .unwrap();
+    control.call(Request::Drain(DrainCall::Begin { file: None, order: None, last: false })).unwrap();
     // Should this machine be so slow that nobody gets on for a second, a write is buffered.
     let passed = (0..40).any(|number| {
         put(&mut data, new, number, number);
@@ -164,4 +162,124 @@ fn whoever_announces_much_and_sends_nothing_keeps_nobody_waiting() {
         assert!(sent > 0 || found.direct == 4 * PIECE as u64, "{found:?}");
         assert_eq!(control.walk("f").unwrap().size, 4 * PIECE as u64);
     }
+}
+
+/// A data connection of a job with so many nodes.
+fn of_job(world: &World, label: &str, nodes: u32) -> Raw {
+    let usual = hello(Channel::Data, 1);
+    let job = Job { label: label.to_owned(), nodes, ..usual.job.clone() };
+    let mut raw = Raw::bare(UnixStream::connect(world.socket()).expect("somebody listens"));
+    raw.greet(&Hello { job, ..usual }, None).expect("let in");
+    raw
+}
+
+/// Writes until it is written: whoever has waited for long is told to come again.
+fn put_at_last(data: &mut Raw, token: Token, at: u64, bytes: &[u8]) {
+    while let Err(error) = data.write(token, At::Offset(at), bytes) {
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    }
+}
+
+#[test]
+fn streams_are_those_of_all_jobs_together() {
+    let world = before(Arc::new(Memory::default()), Mode::Traffic);
+    let mut control = world.control();
+    let (one, other) = (control.create(ROOT, "one", 0o644), control.create(ROOT, "other", 0o644));
+    let (mut first, mut second) = (of_job(&world, "1", 1), of_job(&world, "2", 1));
+    // Four writes are a stream. Each job writes its file in order: one distance of three is between the files.
+    for number in 0..4 {
+        put(&mut first, one, number, 1);
+        put(&mut second, other, number, 1);
+    }
+    assert_eq!(buffered(&mut control, "one") + buffered(&mut control, "other"), 0);
+    // One of them does not: two of three, and the next stream is buffered, whoever it is from.
+    for number in 4..6 {
+        put(&mut first, one, number, 1);
+        put(&mut second, other, number * 10, 1);
+    }
+    (6..10).for_each(|number| put(&mut first, one, number, 1));
+    assert_eq!((buffered(&mut control, "one"), buffered(&mut control, "other")), (4 * PIECE as u64, 0));
+}
+
+#[test]
+fn what_slow_storage_does_not_take_at_once_overflows_into_the_buffer() {
+    const WRITERS: u64 = 16;
+    let mut counting = Counting::new(&Memory::default());
+    counting.slow = Some(Duration::from_millis(400));
+    let world = before(Arc::new(counting), Mode::Overflow);
+    let mut control = world.control();
+    let token = control.create(ROOT, "f", 0o644);
+    // It is measured by one: 160 KiB a second.
+    put(&mut world.data(), token, 2 * WRITERS, 0);
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let world = &world;
+            scope.spawn(move || {
+                (0..2).for_each(|turn| put(&mut world.data(), token, turn * WRITERS + writer, 1))
+            });
+        }
+    });
+    let (found, piece) = (route(&mut control), PIECE as u64);
+    assert_eq!(found.buffered + found.direct, (2 * WRITERS + 1) * piece);
+    assert!(found.direct >= piece && found.buffered >= WRITERS / 2 * piece, "{found:?}");
+}
+
+#[test]
+fn two_regions_are_enough() {
+    let memory = Memory::default();
+    let world = World::before_with(Arc::new(memory.clone()), |config| {
+        (config.capacity, config.region) = (Bytes::mib(2), Some(Bytes::mib(1)));
+    });
+    let (mut control, mut data) = (world.control(), world.data());
+    let token = control.create(ROOT, "f", 0o644);
+    const LEN: usize = 300_000;
+    let pieces = 0..30;
+    for number in pieces.clone() {
+        put_at_last(&mut data, token, number * LEN as u64, &pattern(number, LEN));
+    }
+    assert_eq!(route(&mut control).direct, 0);
+    clean(&drain(&mut control, None));
+    let all: Vec<u8> = pieces.flat_map(|number| pattern(number, LEN)).collect();
+    assert!(memory.bytes(&path("f")).unwrap() == all);
+}
+
+#[test]
+fn room_in_a_full_buffer_goes_to_two_jobs_by_their_shares() {
+    const LEN: usize = 250_000;
+    let mut counting = Counting::new(&Memory::default());
+    counting.slow = Some(Duration::from_millis(5));
+    let world = World::before_with(Arc::new(counting), |config| {
+        config.capacity = Bytes::mib(8);
+        config.policy = "size-fair".parse().unwrap();
+        config.drain = Draining { alpha: Alpha::Fixed(1), write: Bytes::kib(256), ..Draining::default() };
+    });
+    let mut control = world.control();
+    let counts = [AtomicU64::new(0), AtomicU64::new(0)];
+    // Two writers of each job come again as soon as they have written.
+    let tokens = ["a", "b", "c", "d"].map(|name| control.create(ROOT, name, 0o644));
+    std::thread::scope(|scope| {
+        for (number, token) in tokens.into_iter().enumerate() {
+            let (world, counts, job) = (&world, &counts, number % 2);
+            scope.spawn(move || {
+                let mut data = of_job(world, &format!("job{job}"), [6, 1][job]);
+                let mut at = 0;
+                while counts[0].load(Ordering::Relaxed) < 240 {
+                    put_at_last(&mut data, token, at, &vec![7; LEN]);
+                    at += LEN as u64;
+                    if route_waits(world) {
+                        counts[job].fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let [many, few] = counts.map(AtomicU64::into_inner);
+    assert!(few > 0 && few * 2 < many, "{many} and {few} pieces, where six to one are due");
+    let found = route(&mut control);
+    assert!(found.waits > 0 && found.waited > 0 && found.waiting.is_empty(), "{found:?}");
+}
+
+/// Whether somebody has had to wait for room.
+fn route_waits(world: &World) -> bool {
+    route(&mut world.control()).waits > 0
 }

@@ -324,7 +324,8 @@ fn who_waits_for_room_is_counted_and_goes_on_when_there_is_some() {
             }
         });
         let begin = Instant::now();
-        while route(&mut control).waits == 0 {
+        // The one job there is, by its one writer; and how long is told while it waits.
+        while route(&mut control).waited == 0 || route(&mut control).waiting != [("77".to_owned(), 1)] {
             assert!(begin.elapsed() < PATIENCE && !writer.is_finished(), "nobody waits");
             std::thread::sleep(Duration::from_millis(5));
         }
