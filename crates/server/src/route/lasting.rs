@@ -140,6 +140,28 @@ impl Service {
         }
     }
 
+    /// A file is removed, and nobody will ask for it any more.
+    pub(crate) fn drop_past(&self, file: FileId) {
+        let lanes = &self.ways.lanes;
+        let noted = lanes.is_broken(file) | lanes.is_open(file) | self.ways.made_good(file);
+        lanes.begin_anew(file);
+        if noted {
+            self.unnote_past(file);
+        }
+    }
+
+    /// The same for all that are found to be gone.
+    pub(super) fn drop_removed(&self) {
+        let left_over: Vec<FileId> = lock(&self.ways.left_over).iter().copied().collect();
+        for file in self.ways.lanes.all_broken().into_iter().chain(left_over) {
+            let found = self.store.names().inode(file);
+            match self.is_authority(file) && found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+                true => self.drop_past(file),
+                false => self.mend_past(file),
+            }
+        }
+    }
+
     /// Opens what an earlier life of the server wrote to behind; nothing if it is not there.
     fn open_left_over(&self, file: FileId) -> Result<Option<Box<dyn Object>>> {
         let Some(union) = &self.union else { return Ok(None) };

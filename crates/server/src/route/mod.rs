@@ -355,8 +355,7 @@ impl Service {
                 engine.finish_later(file);
             }
         }
-        // Some were removed, or cut to nothing by others.
-        self.ways.lanes.all_broken().into_iter().for_each(|file| self.mend_past(file));
+        self.drop_removed();
     }
 
     /// Whether somebody is writing a file past the buffer.

@@ -106,6 +106,7 @@ impl Service {
                 self.sessions.purge(*file);
                 self.demand_idle(*file)?;
                 self.store.reshapes().delete(self.store.data(), *file, Batch::default())?;
+                self.drop_past(*file);
                 Ok(PeerReply::Done)
             }
             PeerRequest::DropSetId { file } => {

@@ -10,7 +10,7 @@ use forebay_server::{Alpha, Draining, Mode, Routing};
 use forebay_wire::{At, Call, Channel, DrainCall, FrameKind, Hello, Reply, Request, Token, frame};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const ROOT: FileId = FileId::ROOT;
@@ -247,39 +247,34 @@ fn two_regions_are_enough() {
 fn room_in_a_full_buffer_goes_to_two_jobs_by_their_shares() {
     const LEN: usize = 250_000;
     let mut counting = Counting::new(&Memory::default());
-    counting.slow = Some(Duration::from_millis(5));
+    counting.slow = Some(Duration::from_millis(20));
     let world = World::before_with(Arc::new(counting), |config| {
         config.capacity = Bytes::mib(8);
         config.policy = "size-fair".parse().unwrap();
         config.drain = Draining { alpha: Alpha::Fixed(1), write: Bytes::kib(256), ..Draining::default() };
     });
     let mut control = world.control();
-    let counts = [AtomicU64::new(0), AtomicU64::new(0)];
+    let (is_full, counts) = (AtomicBool::new(false), [AtomicU64::new(0), AtomicU64::new(0)]);
     // Two writers of each job come again as soon as they have written.
     let tokens = ["a", "b", "c", "d"].map(|name| control.create(ROOT, name, 0o644));
     std::thread::scope(|scope| {
         for (number, token) in tokens.into_iter().enumerate() {
-            let (world, counts, job) = (&world, &counts, number % 2);
+            let (world, is_full, counts, job) = (&world, &is_full, &counts, number % 2);
             scope.spawn(move || {
                 let mut data = of_job(world, &format!("job{job}"), [6, 1][job]);
-                let mut at = 0;
-                while counts[0].load(Ordering::Relaxed) < 240 {
-                    put_at_last(&mut data, token, at, &vec![7; LEN]);
+                let (mut at, bytes) = (0, vec![7; LEN]);
+                while counts[0].load(Ordering::Relaxed) < 80 {
+                    put_at_last(&mut data, token, at, &bytes);
                     at += LEN as u64;
-                    if route_waits(world) {
-                        counts[job].fetch_add(1, Ordering::Relaxed);
-                    }
+                    counts[job].fetch_add(u64::from(is_full.load(Ordering::Relaxed)), Ordering::Relaxed);
                 }
             });
         }
+        until("nobody waits for room", || route(&mut control).waits > 0);
+        is_full.store(true, Ordering::Relaxed);
     });
     let [many, few] = counts.map(AtomicU64::into_inner);
     assert!(few > 0 && few * 2 < many, "{many} and {few} pieces, where six to one are due");
     let found = route(&mut control);
-    assert!(found.waits > 0 && found.waited > 0 && found.waiting.is_empty(), "{found:?}");
-}
-
-/// Whether somebody has had to wait for room.
-fn route_waits(world: &World) -> bool {
-    route(&mut world.control()).waits > 0
+    assert!(found.waited > 0 && found.waiting.is_empty(), "{found:?}");
 }
