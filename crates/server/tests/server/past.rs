@@ -255,8 +255,9 @@ fn room_in_a_full_buffer_goes_to_two_jobs_by_their_shares() {
     });
     let mut control = world.control();
     let (is_full, counts) = (AtomicBool::new(false), [AtomicU64::new(0), AtomicU64::new(0)]);
-    // Two writers of each job come again as soon as they have written.
-    let tokens = ["a", "b", "c", "d"].map(|name| control.create(ROOT, name, 0o644));
+    // More writers of each job than find room at a time come again as soon as they have written.
+    let tokens: Vec<Token> =
+        (0..16).map(|number| control.create(ROOT, &format!("f{number}"), 0o644)).collect();
     std::thread::scope(|scope| {
         for (number, token) in tokens.into_iter().enumerate() {
             let (world, is_full, counts, job) = (&world, &is_full, &counts, number % 2);
