@@ -131,7 +131,7 @@ mod tests {
         let line = Line::default();
         let (old, new) = (JobId(1), JobId(2));
         line.stand(old);
-        line.got(old, 1_000_000, 0.5);
+        (0..1000).for_each(|_| line.got(old, 10, 0.5));
         line.stand(new);
         for _ in 0..10 {
             let next = if line.is_next(old) { old } else { new };
