@@ -11,6 +11,7 @@ mod meeting;
 mod near;
 mod past;
 mod people;
+mod queue;
 mod races;
 mod raw;
 mod restart;
