@@ -99,6 +99,16 @@ impl Log {
         self.used += record.len();
     }
 
+    /// What the tree has when it has the next batch too, which is too large for the log.
+    pub(super) fn next(&self) -> Mark {
+        Mark { number: self.mark.number + 1, ..self.mark }
+    }
+
+    /// That batch is in the tree: what follows in the log is taken over only by a tree that has it.
+    pub(super) fn pass(&mut self) {
+        self.mark = self.next();
+    }
+
     /// Everything in it is in the tree.
     pub(super) fn clear(&mut self) {
         self.used = 0;
@@ -188,6 +198,12 @@ mod tests {
         (6..=7).for_each(|number| log.append(&batch(number)));
         assert_eq!(numbers(dir.path(), at(1, 5)), [6, 7]);
         assert!(numbers(dir.path(), at(1, 4)).is_empty(), "the tree has lost what came before");
+        log.clear();
+        assert_eq!(log.next(), at(1, 8));
+        log.pass();
+        log.append(&batch(9));
+        assert_eq!(numbers(dir.path(), at(1, 8)), [9]);
+        assert!(numbers(dir.path(), at(1, 7)).is_empty(), "the tree has lost what never was in the log");
         drop(log);
         let mut next = Log::begin(dir.path(), 2).unwrap();
         assert!(numbers(dir.path(), at(2, 0)).is_empty(), "records of another life");

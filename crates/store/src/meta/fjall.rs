@@ -100,7 +100,7 @@ impl FjallKv {
                 return Ok(());
             }
             let changes = ahead.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
-            put(&self.dir, &self.database, &self.keyspace, changes, Some(log.mark()))?;
+            put(&self.dir, &self.database, &self.keyspace, changes, log.mark())?;
         }
         // Only now that it is in the tree.
         self.ahead.write().unwrap_or_else(PoisonError::into_inner).clear();
@@ -123,8 +123,13 @@ fn take_over(dir: &Path, database: &Database, keyspace: &Keyspace) -> Result<Log
     let log = Log::begin(dir, u64::from_le_bytes(life)).map_err(log_failed)?;
     let changes: BTreeMap<_, _> = left.into_iter().flat_map(|batch| batch.changes).collect();
     let changes = changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
-    put(dir, database, keyspace, changes, Some(log.mark()))?;
+    put(dir, database, keyspace, changes, log.mark())?;
     Ok(log)
+}
+
+fn encoded(batch: &Batch) -> Result<Vec<u8>> {
+    postcard::to_stdvec(batch)
+        .map_err(|error| Error::new(ErrorKind::Io, format!("a batch cannot be written down: {error}")))
 }
 
 /// Makes changes of different keys in the tree, all of them or none, and notes how much of the log it has.
@@ -133,7 +138,7 @@ fn put<'a>(
     database: &Database,
     keyspace: &Keyspace,
     changes: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
-    mark: Option<Mark>,
+    mark: Mark,
 ) -> Result<()> {
     guarded(dir, "write", || {
         let mut writes = database.batch().durability(Some(PersistMode::Buffer));
@@ -143,9 +148,7 @@ fn put<'a>(
                 None => writes.remove(keyspace, key),
             }
         }
-        if let Some(mark) = mark {
-            writes.insert(keyspace, ahead::KEY, mark.encode());
-        }
+        writes.insert(keyspace, ahead::KEY, mark.encode());
         writes.commit()
     })
 }
@@ -192,15 +195,20 @@ impl Kv for FjallKv {
         if batch.is_empty() {
             return Ok(());
         }
-        let record = postcard::to_stdvec(batch)
-            .map_err(|error| Error::new(ErrorKind::Io, format!("a batch cannot be written down: {error}")))?;
+        let record = encoded(batch)?;
         let mut log = self.log();
         if Log::is_too_large(&record) {
             self.catch_up(&mut log)?;
             // Within one batch fjall gives no order to two changes of a key: only the last one goes in.
             let changes: BTreeMap<_, _> = batch.changes.iter().map(|(key, value)| (key, value)).collect();
             let changes = changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
-            return put(&self.dir, &self.database, &self.keyspace, changes, None);
+            let done = put(&self.dir, &self.database, &self.keyspace, changes, log.next());
+            match done {
+                Ok(()) => log.pass(),
+                // Nobody knows whether the tree has it: what follows is taken over in either case.
+                Err(_) => log.append(&encoded(&Batch::default())?),
+            }
+            return done;
         }
         if !log.has_room(&record) {
             self.catch_up(&mut log)?;
