@@ -24,6 +24,9 @@ enum Act {
     Punch { at: usize, len: usize },
 }
 
+/// What one of several did, and where each of its appends went.
+type Done = Vec<(Act, usize)>;
+
 impl Act {
     fn any(dice: &mut Dice, byte: u8) -> Act {
         // Few places, so that they meet; and blank bytes as often as others.
@@ -88,7 +91,7 @@ fn orders(left: &mut [usize], so_far: &mut Vec<usize>, all: &mut Vec<Vec<usize>>
 
 /// What the file may have been after each of them, in all orders that end as it did and in which appends went where they
 /// went.
-fn explained(start: &[u8], acts: &[Vec<(Act, usize)>], end: &[u8]) -> HashSet<Vec<u8>> {
+fn explained(start: &[u8], acts: &[Done], end: &[u8]) -> HashSet<Vec<u8>> {
     let (mut all, mut states) = (Vec::new(), HashSet::new());
     orders(&mut acts.iter().map(Vec::len).collect::<Vec<_>>(), &mut Vec::new(), &mut all);
     for order in all {
@@ -117,7 +120,7 @@ fn read(file: &File) -> Vec<u8> {
 }
 
 /// Three that write, append, cut and punch at the same time, and one that reads meanwhile.
-fn race(files: &[File; 4], start: &[u8], acts: &[Vec<Act>]) -> (Vec<Vec<(Act, usize)>>, Vec<Vec<u8>>) {
+fn race(files: &[File; 4], start: &[u8], acts: &[Vec<Act>]) -> (Vec<Done>, Vec<Vec<u8>>) {
     let (barrier, ended) = (Barrier::new(4), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let writers: Vec<_> = acts
@@ -127,7 +130,7 @@ fn race(files: &[File; 4], start: &[u8], acts: &[Vec<Act>]) -> (Vec<Vec<(Act, us
                 let (barrier, ended) = (&barrier, &ended);
                 scope.spawn(move || {
                     barrier.wait();
-                    let done: Vec<(Act, usize)> = acts.iter().map(|act| (*act, act.perform(file))).collect();
+                    let done: Done = acts.iter().map(|act| (*act, act.perform(file))).collect();
                     ended.fetch_add(1, Ordering::Relaxed);
                     done
                 })
