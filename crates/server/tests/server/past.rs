@@ -215,7 +215,7 @@ fn what_slow_storage_does_not_take_at_once_overflows_into_the_buffer() {
         for writer in 0..WRITERS {
             let world = &world;
             scope.spawn(move || {
-                (0..4).for_each(|turn| put(&mut world.data(), token, turn * WRITERS + writer, 1))
+                (0..4).for_each(|turn| put(&mut world.data(), token, turn * WRITERS + writer, 1));
             });
         }
     });
