@@ -93,6 +93,7 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     let Connection { visitor, service, queue, .. } = connection;
     if let Some(queue) = queue {
         queue.end(&service);
+        queue.finished().await;
     }
     service.sessions.leave(visitor.session);
 }

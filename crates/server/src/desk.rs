@@ -14,7 +14,7 @@ use crate::jobs::Membership;
 use crate::service::{Caller, Service};
 use crate::visitor::Visitor;
 use forebay_model::{Error, ErrorKind, Result};
-use forebay_shm::{Bell, Clerk, MOST_REPLY, Spin, Taken};
+use forebay_shm::{Bell, Clerk, MOST_REPLY, QUEUE_SLOTS, Spin, Taken};
 use forebay_store::{MOST_BELLS, MOST_QUEUES};
 use forebay_wire::{Answer, Call, FrameKind, HEADER, Header, QueueGrant, Reply, Request, body, frame};
 use std::os::unix::ffi::OsStringExt;
@@ -23,6 +23,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 /// How long a desk looks for the next request before it sleeps.
 const SHORTEST_LOOK: Duration = Duration::from_micros(2);
@@ -61,6 +62,8 @@ pub(crate) struct Queue {
     visitor: Mutex<Option<Visitor>>,
     /// Requests that were not as they should be.
     refused: AtomicU64,
+    /// A place for each request that waits for something.
+    waiting: Arc<Semaphore>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -134,7 +137,8 @@ impl Service {
         let (file, path) = data.make_queue(number)?;
         let clerk = Clerk::create(&file, bell, nonce).map_err(unusable)?;
         let (visitor, refused) = (Mutex::new(Some(visitor)), AtomicU64::new(0));
-        let queue = Arc::new(Queue { number, clerk, job, visitor, refused });
+        let waiting = Arc::new(Semaphore::new(QUEUE_SLOTS as usize));
+        let queue = Arc::new(Queue { number, clerk, job, visitor, refused, waiting });
         state.queues = Arc::new(state.queues.iter().cloned().chain([queue.clone()]).collect());
         if !std::mem::replace(&mut state.attended, true) {
             let service = self.me().ok_or(ErrorKind::Busy)?;
@@ -214,9 +218,12 @@ impl Queue {
                 (id, What::Begun(Begun::Later(answer))) => {
                     let promise = Promise { queue: self.clone(), taken: Some(taken), id };
                     let (service, session) = (service.clone(), visitor.session.clone());
+                    // Each slot has one request under way at most.
+                    let place = self.waiting.clone().try_acquire_owned();
                     tokio::spawn(async move {
                         promise.keep(answer.await);
                         service.sessions.leave(session);
+                        drop(place);
                     });
                 }
             }
@@ -294,6 +301,12 @@ impl Queue {
         }
     }
 
+    /// Waits until what was begun is finished and answered.
+    pub(crate) async fn finished(&self) {
+        // An error would mean that nobody can wait any more.
+        let _ = self.waiting.acquire_many(QUEUE_SLOTS).await;
+    }
+
     /// The connection has come to its end. What was asked before is still done, as what is left in its socket is.
     pub(crate) fn end(self: &Arc<Queue>, service: &Arc<Service>) {
         if !*service.stopping().borrow() {
@@ -345,8 +358,11 @@ impl Promise {
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        if let Some(taken) = self.taken.take() {
-            self.queue.answer(taken, self.id, Some(Err(failed())), &mut Vec::new());
+        let Some(taken) = self.taken.take() else { return };
+        match std::thread::panicking() {
+            true => self.queue.answer(taken, self.id, Some(Err(failed())), &mut Vec::new()),
+            // The server ends, and gives up what has taken too long.
+            false => self.queue.clerk.give_up(taken),
         }
     }
 }
