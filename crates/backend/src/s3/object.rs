@@ -37,11 +37,20 @@ impl Bytes {
     }
 }
 
+/// What an open file is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Use {
+    Read,
+    Write,
+}
+
 /// A file that is used, or was left half written.
 #[derive(Default)]
 pub(super) struct File {
     pub(super) key: String,
-    pub(super) users: usize,
+    readers: usize,
+    /// As long as there are any, changes may be on their way that are older than what it would be put together of.
+    pub(super) writers: usize,
     /// Its private objects.
     pub(super) log: Vec<Bytes>,
     /// Others that may be there and count no more: they are in its object, or have failed.
@@ -60,6 +69,18 @@ impl File {
     pub(super) fn left(mut log: Vec<Bytes>) -> File {
         log.sort_unstable_by_key(|bytes| bytes.number);
         File { log, ..File::default() }
+    }
+
+    /// How many use it so.
+    pub(super) fn count(&mut self, what_for: Use) -> &mut usize {
+        match what_for {
+            Use::Read => &mut self.readers,
+            Use::Write => &mut self.writers,
+        }
+    }
+
+    pub(super) fn is_unused(&self) -> bool {
+        self.readers + self.writers == 0
     }
 
     /// Whether its object is the one with this key. A rename that failed may have left a copy elsewhere.
@@ -116,12 +137,13 @@ pub(super) struct S3Object {
     inner: Arc<Inner>,
     file: Arc<Mutex<File>>,
     id: u64,
+    what_for: Use,
 }
 
 impl S3Object {
-    pub(super) fn new(inner: Arc<Inner>, there: &There) -> Result<S3Object> {
-        let file = inner.used(there)?;
-        Ok(S3Object { inner, file, id: facts::id(&there.head) })
+    pub(super) fn new(inner: Arc<Inner>, there: &There, what_for: Use) -> Result<S3Object> {
+        let file = inner.used(there, what_for)?;
+        Ok(S3Object { inner, file, id: facts::id(&there.head), what_for })
     }
 
     /// Sets its length.
@@ -210,13 +232,21 @@ impl Object for S3Object {
         // What a store has acknowledged is on its devices.
         self.lock().map(drop)
     }
+
+    fn gather(&self) -> Result<()> {
+        let mut state = self.lock()?;
+        match state.writers > usize::from(self.what_for == Use::Write) {
+            true => Ok(()),
+            false => self.inner.finish(self.id, &mut state),
+        }
+    }
 }
 
 impl Drop for S3Object {
     fn drop(&mut self) {
         let mut state = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        state.users -= 1;
-        if state.users > 0 {
+        *state.count(self.what_for) -= 1;
+        if state.writers > 0 {
             return;
         }
         // Nobody can be told. What is not put together now is read as it is, until somebody looks again.

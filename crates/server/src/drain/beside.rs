@@ -2,6 +2,7 @@
 
 use super::Engine;
 use crate::service::Service;
+use crate::union::Union;
 use forebay_model::FileId;
 use forebay_policy::Tick;
 use forebay_policy::drain::TargetId;
@@ -56,6 +57,18 @@ impl Engine {
     /// Directories whose time of change behind is our doing.
     pub(crate) fn touched(&self, dirs: &[FileId]) {
         self.board().touch_dirs(dirs);
+    }
+
+    /// Files that lie in parts behind are put together when all of them is there and nobody has them open.
+    pub(super) fn take_up_kept(&self, service: &Service, union: &Union) {
+        for file in union.all_kept() {
+            let is_over = !service.opens.is_held(file)
+                && !service.store.data().is_dirty(file, service.store.data().now())
+                && self.board().may_take_up(Instant::now(), file);
+            if is_over {
+                self.finish_later(file);
+            }
+        }
     }
 
     /// A file behind that nobody writes any more is given its looks.

@@ -13,16 +13,28 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Whoever gives leave is told that the file is still being written after so long.
+pub(crate) const RENEW: Duration = Duration::from_secs(5);
+
 /// All leave that this server has, or asks for.
-#[derive(Default)]
 pub(crate) struct Permits {
     table: Mutex<HashMap<FileId, Permit>>,
     changed: Condvar,
+    /// For how long leave counts without being asked for again.
+    renew: Duration,
+}
+
+impl Default for Permits {
+    fn default() -> Permits {
+        Permits { table: Mutex::default(), changed: Condvar::new(), renew: RENEW }
+    }
 }
 
 #[derive(Default)]
 struct Permit {
     born: Option<Arc<Born>>,
+    /// When it was last asked for.
+    asked: Option<Instant>,
     /// Those who ask for leave, and whether what they are told will not count.
     asking: u32,
     void: bool,
@@ -84,10 +96,12 @@ impl Permits {
         end: u64,
         mut ask: impl FnMut() -> Result<Option<Born>>,
     ) -> Result<Option<Flight<'_>>> {
+        let mut age = self.renew;
         loop {
-            if let Some(flight) = self.take_off(file, end) {
+            if let Some(flight) = self.take_off(file, end, age) {
                 return Ok(Some(flight));
             }
+            age = Duration::MAX;
             self.change(file, |permit| permit.asking += 1);
             let told = ask();
             let gone = self.change(file, |permit| {
@@ -97,6 +111,7 @@ impl Permits {
                 match &told {
                     Ok(Some(born)) if !void && born.grown >= end => {
                         permit.born = Some(Arc::new(born.clone()));
+                        permit.asked = Some(Instant::now());
                     }
                     _ => {}
                 }
@@ -121,13 +136,14 @@ impl Permits {
         Some(Flight { permits: self, file, born })
     }
 
-    fn take_off(&self, file: FileId, end: u64) -> Option<Flight<'_>> {
+    fn take_off(&self, file: FileId, end: u64, age: Duration) -> Option<Flight<'_>> {
         let mut table = self.lock();
         while table.get(&file).is_some_and(|permit| permit.still > 0) {
             table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
         let permit = table.get_mut(&file)?;
-        let born = permit.born.clone().filter(|born| born.grown >= end)?;
+        let fresh = permit.asked.is_some_and(|asked| asked.elapsed() < age);
+        let born = permit.born.clone().filter(|born| fresh && born.grown >= end)?;
         permit.flights += 1;
         Some(Flight { permits: self, file, born })
     }
@@ -221,9 +237,26 @@ mod tests {
         Born { place, grown, layout: Layout::whole(ServerId(1), 1 << 20), owner: Uid(0) }
     }
 
+    fn permits(renew: Duration) -> Permits {
+        Permits { renew, ..Permits::default() }
+    }
+
+    #[test]
+    fn leave_that_is_used_for_long_is_asked_for_again() {
+        let (permits, mut asked) = (permits(Duration::ZERO), 0);
+        for _ in 0..3 {
+            let flight = permits.fly(FILE, 1, || {
+                asked += 1;
+                Ok(Some(born(1)))
+            });
+            drop(flight.unwrap().unwrap());
+        }
+        assert_eq!(asked, 3);
+    }
+
     #[test]
     fn leave_counts_as_far_as_it_reaches_and_until_it_is_taken_away() {
-        let permits = Permits::default();
+        let permits = permits(PATIENCE);
         let mut asked = 0;
         for (end, grown, asks) in [(10, 10, 1), (5, 0, 1), (11, 20, 2), (20, 0, 2)] {
             let mut ask = || {
@@ -242,7 +275,7 @@ mod tests {
 
     #[test]
     fn leave_that_was_asked_for_before_it_was_still_does_not_count() {
-        let permits = Permits::default();
+        let permits = permits(PATIENCE);
         let mut asked = 0;
         let flight = permits.fly(FILE, 1, || {
             asked += 1;
@@ -257,7 +290,7 @@ mod tests {
 
     #[test]
     fn still_waits_for_flights_and_flights_for_still() {
-        let permits = Permits::default();
+        let permits = permits(PATIENCE);
         let flight = permits.fly(FILE, 1, || Ok(Some(born(1)))).unwrap().unwrap();
         let (tell, told) = mpsc::channel();
         std::thread::scope(|scope| {

@@ -310,6 +310,34 @@ fn a_back_end_that_fails_is_reported_and_loses_nothing() {
     }
 }
 
+#[test]
+fn bytes_are_let_go_of_when_they_are_on_their_device_as_they_were_written() {
+    for (call, fault, verify) in [
+        ("sync", Fault::Before, Verify::Acknowledged),
+        ("sync", Fault::After, Verify::ReadBack),
+        ("write", Fault::Wrong, Verify::ReadBack),
+    ] {
+        let (memory, broken) = (Memory::default(), Arc::new(AtomicBool::new(true)));
+        let fails = broken.clone();
+        let faulty = Faulty::new(memory.clone(), move |asked| {
+            (asked == call && fails.load(Ordering::Relaxed)).then_some(fault)
+        });
+        let world = before(Arc::new(faulty), Draining { age: PATIENCE, verify, ..Draining::default() });
+        let mut control = world.control();
+        let token = create(&mut control, ROOT, "f");
+        world.data().write(token, At::Offset(0), &pattern(1, 300_000)).unwrap();
+        let failed = drain(&mut control, None);
+        assert!(failed.ticket.is_some_and(|ticket| ticket.failed == 1), "{call}: {failed:?}");
+        assert_eq!((failed.status.freed, failed.status.written > 0), (0, true), "{call}: {failed:?}");
+        assert_eq!(control.walk("f").unwrap().buffered, 300_000, "{call}: it is all here");
+        broken.store(false, Ordering::Relaxed);
+        let done = drain(&mut control, None);
+        clean(&done);
+        assert_eq!((done.status.freed, control.walk("f").unwrap().buffered), (300_000, 0), "{call}");
+        assert!(memory.bytes(&path("f")).unwrap() == pattern(1, 300_000), "{call}");
+    }
+}
+
 pub(crate) fn open(raw: &mut Raw, path: &str) -> Token {
     let file = raw.walk(path).unwrap().id;
     match raw.call(Request::Open { file, access: Access::BOTH, truncate: false }).unwrap() {

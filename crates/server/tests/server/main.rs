@@ -9,6 +9,8 @@ mod hostile;
 mod meeting;
 mod near;
 mod people;
+#[path = "../../../backend/tests/s3/proxy.rs"]
+mod proxy;
 mod races;
 mod raw;
 mod restart;
