@@ -35,9 +35,9 @@ struct Permit {
     born: Option<Arc<Born>>,
     /// When it was last asked for.
     asked: Option<Instant>,
-    /// Those who ask for leave, and whether what they are told will not count.
+    /// Those who ask for leave. What they are told counts if it was not taken away since they asked.
     asking: u32,
-    void: bool,
+    taken: u64,
     /// Writes under way.
     flights: u32,
     /// Those who want it still, or are at work on it themselves.
@@ -48,6 +48,11 @@ struct Permit {
 }
 
 impl Permit {
+    fn take_away(&mut self) {
+        self.born = None;
+        self.taken += 1;
+    }
+
     fn is_idle(&self) -> bool {
         self.born.is_none() && self.asking == 0 && self.flights == 0 && self.still == 0 && self.watchers == 0
     }
@@ -102,14 +107,15 @@ impl Permits {
                 return Ok(Some(flight));
             }
             age = Duration::MAX;
-            self.change(file, |permit| permit.asking += 1);
+            let taken = self.change(file, |permit| {
+                permit.asking += 1;
+                permit.taken
+            });
             let told = ask();
             let gone = self.change(file, |permit| {
                 permit.asking -= 1;
-                let void = permit.void;
-                permit.void &= permit.asking > 0;
                 match &told {
-                    Ok(Some(born)) if !void && born.grown >= end => {
+                    Ok(Some(born)) if permit.taken == taken && born.grown >= end => {
                         permit.born = Some(Arc::new(born.clone()));
                         permit.asked = Some(Instant::now());
                     }
@@ -152,8 +158,7 @@ impl Permits {
     pub(crate) fn still(&self, file: FileId, patience: Duration) -> Result<Still<'_>> {
         let deadline = Instant::now() + patience;
         let mut table = self.lock();
-        let permit = table.entry(file).or_default();
-        (permit.born, permit.void) = (None, permit.asking > 0);
+        table.entry(file).or_default().take_away();
         while let Some(permit) = table.get_mut(&file).filter(|permit| permit.flights > 0 || permit.still > 0)
         {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -164,7 +169,7 @@ impl Permits {
             table = self.changed.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         let permit = table.entry(file).or_default();
-        (permit.born, permit.void) = (None, permit.asking > 0);
+        permit.take_away();
         permit.still += 1;
         Ok(Still { permits: self, file })
     }
@@ -286,6 +291,27 @@ mod tests {
         });
         drop(flight.unwrap());
         assert_eq!(asked, 2);
+    }
+
+    /// Others who ask all the time do not keep an answer from counting that was asked for afterwards.
+    #[test]
+    fn what_is_asked_for_afterwards_counts_whoever_else_asks() {
+        let permits = permits(PATIENCE);
+        let (mut inner, mut outer) = (0, 0);
+        let flight = permits.fly(FILE, 1, || {
+            outer += 1;
+            if outer == 1 {
+                drop(permits.still(FILE, PATIENCE).unwrap());
+                let other = permits.fly(FILE, 1, || {
+                    inner += 1;
+                    Ok(Some(born(1)))
+                });
+                drop(other.unwrap());
+            }
+            Ok(Some(born(1)))
+        });
+        drop(flight.unwrap());
+        assert_eq!((outer, inner), (1, 1), "the first has asked before, and finds what the second was given");
     }
 
     #[test]
