@@ -38,6 +38,8 @@ const PARTS: &str = ".forebay-parts/";
 const LONGEST: usize = 1024;
 /// Most keys in a page of a listing.
 const PAGE: usize = 1000;
+/// So many pieces are put together at once.
+const FEW: usize = 500;
 /// The largest object that is copied at once.
 const AT_ONCE: u64 = 5 << 30;
 
@@ -211,7 +213,7 @@ impl Inner {
 
     /// Puts a file together.
     fn finish(&self, id: u64, state: &mut File) -> Result<()> {
-        if let Some(overlay) = &state.overlay {
+        if state.overlay.is_some() {
             let head = self.store.head(&state.key)?.filter(|head| facts::id(head) == id);
             let head = head.ok_or_else(|| Error::from(ErrorKind::Stale))?;
             let mut meta = head.meta.clone();
@@ -219,12 +221,34 @@ impl Inner {
             let mut version = found.version;
             state.show(&mut version);
             facts::set(&mut meta, &head, (found.uid, found.gid), found.mode, version.mtime);
+            let pieces = self.few_pieces(id, state)?;
             facts::set_upto(&mut meta, self.next());
-            let pieces: Vec<Piece> = overlay.pieces(Span::new(0, overlay.size())).collect();
             compose(&self.store, &state.key, &meta, &pieces, &|source| state.source(id, source))?;
             state.settle();
         }
         self.remove_parts(id, state)
+    }
+
+    /// What a file is to be put together of: if that is much, some are put together first, into private objects that hold
+    /// the same bytes again.
+    fn few_pieces(&self, id: u64, state: &mut File) -> Result<Vec<Piece>> {
+        let mut pieces = state.pieces();
+        while pieces.len() > FEW {
+            for some in pieces.chunks(FEW).filter(|some| some.len() > 1) {
+                let span = Span::new(some[0].span.start, some[some.len() - 1].span.end);
+                let bytes = Bytes::written(self.next(), span);
+                let key = Inner::part(id) + &bytes.name();
+                let done = compose(&self.store, &key, &Meta::new(), some, &|source| state.source(id, source));
+                match done {
+                    Ok(()) => state.apply(bytes),
+                    // It may be there all the same.
+                    Err(_) => state.spent.push(bytes),
+                }
+                done?;
+            }
+            pieces = state.pieces();
+        }
+        Ok(pieces)
     }
 
     /// Removes private objects that count no more.

@@ -1,7 +1,7 @@
 //! Files of a bucket that are being read or written.
 
 use super::store::{Head, Meta};
-use super::{Inner, Overlay, Source, There, facts};
+use super::{Inner, Overlay, Piece, Source, There, facts};
 use crate::{Object, Version};
 use forebay_model::{Error, ErrorKind, Result, Span, Time};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +27,11 @@ impl Bytes {
             len => Bytes { number, span: Some(Span::at(first, hex(len)?)?), size: 0 },
         };
         words.next().is_none().then_some((hex(id)?, bytes))
+    }
+
+    /// Bytes that were written.
+    pub(super) fn written(number: u64, span: Span) -> Bytes {
+        Bytes { number, span: Some(span), size: 0 }
     }
 
     pub(super) fn name(self) -> String {
@@ -103,6 +108,20 @@ impl File {
         }
     }
 
+    /// Where its bytes are, in order.
+    pub(super) fn pieces(&self) -> Vec<Piece> {
+        let all = |overlay: &Overlay| overlay.pieces(Span::new(0, overlay.size())).collect();
+        self.overlay.as_ref().map_or_else(Vec::new, all)
+    }
+
+    /// One more private object counts.
+    pub(super) fn apply(&mut self, bytes: Bytes) {
+        self.log.push(bytes);
+        if let Some(overlay) = &mut self.overlay {
+            apply(overlay, bytes);
+        }
+    }
+
     /// Its object is all there is of it.
     pub(super) fn settle(&mut self) {
         self.spent.append(&mut self.log);
@@ -176,11 +195,8 @@ impl S3Object {
             let head = self.inner.store.head(&state.key)?.ok_or_else(|| Error::from(ErrorKind::Stale))?;
             state.overlay = Some(Overlay::new(head.size));
         }
-        state.log.push(bytes);
         state.mtime = None;
-        if let Some(overlay) = &mut state.overlay {
-            apply(overlay, bytes);
-        }
+        state.apply(bytes);
         Ok(())
     }
 }
@@ -225,7 +241,7 @@ impl Object for S3Object {
         }
         let span = Span::at(offset, body.len() as u64).ok_or_else(|| Error::from(ErrorKind::TooLarge))?;
         let number = self.inner.next();
-        self.change(Bytes { number, span: Some(span), size: 0 }, &body)
+        self.change(Bytes::written(number, span), &body)
     }
 
     fn sync(&self) -> Result<()> {
