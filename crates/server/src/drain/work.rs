@@ -359,7 +359,7 @@ impl Engine {
     fn conclude(&self, service: &Arc<Service>, union: &Union, file: FileId) {
         // Whoever writes it past the buffer would meet bytes behind in all its holes, and what lies in parts would be put
         // together again and again: it is done when he is.
-        let is_used = service.is_written_past(file) || (union.is_kept(file) && service.opens.is_held(file));
+        let is_used = service.is_written_past(file) || (union.is_kept(file) && service.has_more_of(file));
         if is_used && !self.board().is_wanted(file) {
             return self.tell(|board| board.finished(file));
         }
