@@ -1,16 +1,14 @@
 //! What is in the directory behind, compared with the model.
 
 use crate::driver::Driver;
-use crate::found::{LARGEST, NAMES, attributes};
 use crate::tree::{Body, NodeId, ROOT};
 use forebay_client::blocking::Client;
-use forebay_dice::{is_root, pattern};
+use forebay_dice::is_root;
 use forebay_model::{Identity, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// No drain of a test takes as long.
@@ -37,51 +35,6 @@ impl Driver {
         let mut found = BTreeSet::new();
         list(place, "", &mut found);
         assert_eq!(found, expected);
-    }
-
-    /// Somebody changes what is behind, where everything is that the model has: files that nobody has open are written anew
-    /// in their place, or removed, and new ones come to be.
-    pub fn meddle(&mut self, place: &Path) {
-        let mut names: BTreeMap<NodeId, Vec<String>> = BTreeMap::new();
-        self.collect(ROOT, "", &mut names);
-        let is_closed =
-            |id: &NodeId| matches!(self.tree().node(*id).body, Body::File(_)) && !self.has_open(*id);
-        let files: Vec<NodeId> = names.keys().copied().filter(is_closed).collect();
-        let dirs: Vec<NodeId> = names.keys().copied().filter(|id| self.tree().is_dir(*id)).collect();
-        let (tree, dice) = self.others();
-        for id in files {
-            let paths = &names[&id];
-            let path =
-                paths.iter().find(|path| place.join(path).exists()).expect("one of its names is behind");
-            match dice.below(6) {
-                0..2 => {
-                    let bytes = pattern(dice.next(), dice.size(LARGEST) as usize);
-                    fs::write(place.join(path), &bytes).expect("a file can be written");
-                    *tree.bytes_mut(id) = bytes;
-                }
-                2 if paths.len() == 1 => {
-                    fs::remove_file(place.join(path)).expect("a file can be removed");
-                    let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
-                    let dir = names.iter().find(|(_, paths)| paths.iter().any(|path| path == above));
-                    tree.entries_mut(dir.map_or(ROOT, |(dir, _)| *dir)).remove(name);
-                }
-                _ => {}
-            }
-        }
-        for dir in dirs.into_iter().chain([ROOT]) {
-            let name = *dice.pick(&NAMES);
-            let path = place.join(names.get(&dir).map_or("", |paths| &paths[0])).join(name);
-            if !dice.one_in(3) || path.symlink_metadata().is_ok() || tree.entries_mut(dir).contains_key(name)
-            {
-                continue;
-            }
-            let bytes = pattern(dice.next(), dice.size(LARGEST) as usize);
-            fs::write(&path, &bytes).expect("a file can be made");
-            let node = attributes(dice, &path, Body::File(Arc::new(bytes)));
-            tree.nodes.push(node);
-            let id = tree.nodes.len() - 1;
-            tree.entries_mut(dir).insert(name.to_owned(), id);
-        }
     }
 
     fn collect(&self, dir: NodeId, path: &str, names: &mut BTreeMap<NodeId, Vec<String>>) {

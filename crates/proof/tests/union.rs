@@ -2,7 +2,7 @@
 
 use forebay_client::blocking::Client;
 use forebay_dice::Dice;
-use forebay_model::{Bytes, ErrorKind, ServerId};
+use forebay_model::{Bytes, ErrorKind};
 use forebay_proof::{By, Drains, Driver, Fleet, Host, Plan, Seeded, Step, rounds};
 use forebay_server::{Medium, Mode};
 use std::collections::BTreeMap;
@@ -56,8 +56,6 @@ fn play(medium: Medium, drain: Drains, routes: Routes, part: u64) {
                 // Lazily, and some time before the end: what comes after that is to be behind too.
                 if drain != Drains::Lazily || number == 199 {
                     driver.check_behind(&host.behind());
-                    driver.check();
-                    driver.meddle(&host.behind());
                     driver.check();
                 }
             }
@@ -147,17 +145,6 @@ fn play_on_several(drain: Drains, routes: Routes, part: u64) {
                 driver.check();
                 if drain != Drains::Lazily || number == 199 {
                     driver.check_behind(&fleet.behind());
-                    driver.check();
-                    driver.meddle(&fleet.behind());
-                    driver.check();
-                }
-                if number == 199 {
-                    // Where everything is behind, a store that is lost takes nothing with it but what was open.
-                    driver.close_all();
-                    driver.check_behind(&fleet.behind());
-                    let lost = ServerId(2 + dice.below(2) as u16);
-                    fleet.lose_store(lost);
-                    fleet.replace(lost);
                     driver.check();
                 }
             }
