@@ -12,6 +12,7 @@ mod near;
 mod people;
 #[path = "../../../backend/tests/s3/proxy.rs"]
 mod proxy;
+mod queue;
 mod races;
 mod raw;
 mod restart;
