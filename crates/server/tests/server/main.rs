@@ -9,6 +9,7 @@ mod half;
 mod hostile;
 mod meeting;
 mod near;
+mod past;
 mod people;
 #[path = "../../../backend/tests/s3/proxy.rs"]
 mod proxy;
