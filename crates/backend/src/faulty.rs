@@ -14,6 +14,8 @@ pub enum Fault {
     After,
     /// Nothing was done: whoever it is for has used all that he may.
     Quota,
+    /// Other bytes were written, and it is told to be done.
+    Wrong,
 }
 
 type Choose = Arc<dyn Fn(&str) -> Option<Fault> + Send + Sync>;
@@ -45,10 +47,13 @@ impl<B> Faulty<B> {
 }
 
 fn through<T>(choose: &Choose, call: &str, perform: impl FnOnce() -> Result<T>) -> Result<T> {
-    let fault = choose(call);
+    under(choose(call), call, perform)
+}
+
+fn under<T>(fault: Option<Fault>, call: &str, perform: impl FnOnce() -> Result<T>) -> Result<T> {
     let done = if matches!(fault, Some(Fault::Before | Fault::Quota)) { None } else { Some(perform()) };
     match (fault, done) {
-        (None, Some(done)) => done,
+        (None | Some(Fault::Wrong), Some(done)) => done,
         (Some(Fault::Quota), _) => {
             Err(Error::new(ErrorKind::NoSpace, format!("{call}: Disk quota exceeded")))
         }
@@ -71,6 +76,10 @@ impl<B: Backend> Backend for Faulty<B> {
 
     fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
         self.wrapped(self.through("open", |inner| inner.open(file)))
+    }
+
+    fn gathers(&self) -> bool {
+        self.inner.gathers()
     }
 
     fn targets(&self) -> Vec<String> {
@@ -145,10 +154,20 @@ impl Object for FaultyObject {
     }
 
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
-        through(&self.choose, "write", || self.inner.write_at(offset, parts))
+        let fault = (self.choose)("write");
+        let mut bytes = if fault == Some(Fault::Wrong) { parts.concat() } else { Vec::new() };
+        let Some(first) = bytes.first_mut() else {
+            return under(fault, "write", || self.inner.write_at(offset, parts));
+        };
+        *first ^= 1;
+        self.inner.write_at(offset, &[&bytes])
     }
 
     fn sync(&self) -> Result<()> {
         through(&self.choose, "sync", || self.inner.sync())
+    }
+
+    fn gather(&self) -> Result<()> {
+        through(&self.choose, "gather", || self.inner.gather())
     }
 }

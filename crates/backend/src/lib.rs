@@ -58,6 +58,12 @@ pub trait Backend: Send + Sync {
     /// A file, to be read.
     fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>>;
 
+    /// Whether a file lies in parts while somebody writes it, and is put together, which takes a copy of all of it, when the
+    /// last who does lets go.
+    fn gathers(&self) -> bool {
+        false
+    }
+
     /// The places at which bytes end up, by their numbers.
     fn targets(&self) -> Vec<String>;
 
@@ -135,6 +141,11 @@ pub trait Object: Send {
 
     /// Everything written through this object is on its device when this returns.
     fn sync(&self) -> Result<()>;
+
+    /// Puts a file together that lies in parts, unless somebody else writes it: then that is done when he lets go.
+    fn gather(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 fn write_zeros(object: &(impl Object + ?Sized), span: Span) -> Result<()> {

@@ -11,6 +11,7 @@ use crate::{Backend, Creation, Found, Layout, Object, Path, Version, shown};
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Time, Uid};
 use rustix::fs::{Timespec, Timestamps, XattrFlags, fgetxattr, fsetxattr, ftruncate, futimens};
 use rustix::io::Errno;
+use std::cell::RefCell;
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,6 +22,8 @@ const STRIPE: u64 = 1 << 20;
 /// The longest layout that is read.
 const LONGEST: usize = 64 << 10;
 const LAST_NANO: u32 = 999_999_999;
+/// Most parts of a file that one object has open to write.
+const MOST_WRITTEN: usize = 4;
 
 /// A stripe set.
 pub struct Stripes {
@@ -124,12 +127,7 @@ impl Stripes {
 
     fn object(&self, path: Path<'_>, head: File) -> Result<StripedObject> {
         let plan = self.plan(path, &head)?;
-        Ok(StripedObject {
-            plan,
-            head: DirObject(head),
-            dirs: self.dirs.clone(),
-            growing: self.growing.clone(),
-        })
+        Ok(StripedObject::new(plan, DirObject(head), self))
     }
 
     fn plan(&self, path: Path<'_>, head: &File) -> Result<Plan> {
@@ -315,11 +313,34 @@ struct StripedObject {
     head: DirObject,
     dirs: Arc<Vec<Dir>>,
     growing: Arc<Mutex<()>>,
+    /// Parts that were written and not synced, the latest last: whether that went well is told to who had them open.
+    written: RefCell<Vec<(u32, DirObject)>>,
 }
 
 impl StripedObject {
+    fn new(plan: Plan, head: DirObject, stripes: &Stripes) -> StripedObject {
+        let (dirs, growing) = (stripes.dirs.clone(), stripes.growing.clone());
+        StripedObject { plan, head, dirs, growing, written: RefCell::default() }
+    }
+
     fn part(&self, part: u32) -> &Dir {
         &self.dirs[self.plan.dir(part, self.dirs.len())]
+    }
+
+    /// Writes to a part, which stays open until it is synced.
+    fn write_part(&self, part: u32, write: impl FnOnce(&DirObject) -> Result<()>) -> Result<()> {
+        let mut written = self.written.borrow_mut();
+        if let Some((_, object)) = written.iter().rev().find(|(other, _)| *other == part) {
+            return write(object);
+        }
+        if written.len() == MOST_WRITTEN {
+            written[0].1.sync()?;
+            written.remove(0);
+        }
+        let object = DirObject(self.part(part).to_write(&self.plan.object())?);
+        let done = write(&object);
+        written.push((part, object));
+        done
     }
 
     fn failed(errno: Errno) -> Error {
@@ -355,7 +376,7 @@ impl Object for StripedObject {
                 let (part, place, follow) = self.plan.place(at);
                 let (now, later) =
                     bytes.split_at(bytes.len().min(usize::try_from(follow).unwrap_or(usize::MAX)));
-                DirObject(self.part(part).to_write(&self.plan.object())?).write_at(place, &[now])?;
+                self.write_part(part, |object| object.write_at(place, &[now]))?;
                 at += now.len() as u64;
                 bytes = later;
             }
@@ -374,16 +395,17 @@ impl Object for StripedObject {
         while at < span.end {
             let (part, place, follow) = self.plan.place(at);
             let len = follow.min(span.end - at);
-            let object = DirObject(self.part(part).to_write(&self.plan.object())?);
-            object.zero(Span::new(place, place + len))?;
+            self.write_part(part, |object| object.zero(Span::new(place, place + len)))?;
             at += len;
         }
         Ok(())
     }
 
     fn sync(&self) -> Result<()> {
-        for part in 0..self.plan.count {
-            DirObject(self.part(part).to_write(&self.plan.object())?).sync()?;
+        let mut written = self.written.borrow_mut();
+        while let Some((_, object)) = written.last() {
+            object.sync()?;
+            written.pop();
         }
         self.head.sync()
     }

@@ -62,11 +62,12 @@ pub(crate) fn conclude(report: DrainReport, json: bool) -> Outcome {
     if failed { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// A bar for each target, on a terminal.
+/// A bar for each target and one for all together, on a terminal.
 pub(crate) struct Bars {
     all: MultiProgress,
     bars: Vec<ProgressBar>,
-    /// What each had taken before.
+    whole: ProgressBar,
+    /// What each target had taken before.
     before: Vec<u64>,
 }
 
@@ -85,31 +86,98 @@ impl Bars {
         };
         let bars = report.status.targets.iter().map(|target| bar(&target.name)).collect();
         let before = report.status.targets.iter().map(|target| target.written).collect();
-        Bars { all, bars, before }
+        let whole = bar("all");
+        Bars { all, bars, whole, before }
     }
 
     pub(crate) fn show(&self, report: &DrainReport) {
         for ((bar, before), target) in self.bars.iter().zip(&self.before).zip(&report.status.targets) {
             let out = target.written.saturating_sub(*before);
-            bar.set_length(out + target.queued);
-            bar.set_position(out);
-            let left = match target.rate {
-                0 => String::new(),
-                rate => {
-                    let left = Duration::from_secs(target.queued.div_ceil(rate));
-                    format!(
-                        "{} {} left",
-                        crate::human::rate(rate, Duration::from_secs(1)),
-                        crate::human::duration(left)
-                    )
-                }
-            };
-            bar.set_message(left);
+            draw(bar, (out, out + target.queued), target.rate, seconds(target.queued, target.rate));
         }
+        let Whole { out, bytes, rate, left } = Whole::new(report, &self.before);
+        draw(&self.whole, (out, bytes), rate, left);
     }
 
     pub(crate) fn clear(&self) {
         // Whoever does not see the bars misses nothing.
         let _ = self.all.clear();
+    }
+}
+
+fn draw(bar: &ProgressBar, (out, bytes): (u64, u64), rate: u64, left: Option<u64>) {
+    bar.set_length(bytes);
+    bar.set_position(out);
+    bar.set_message(match left {
+        None => String::new(),
+        Some(left) => {
+            let (second, left) = (Duration::from_secs(1), Duration::from_secs(left));
+            format!("{} {} left", crate::human::rate(rate, second), crate::human::duration(left))
+        }
+    });
+}
+
+/// How long so many bytes take; nobody knows while none leave.
+fn seconds(bytes: u64, rate: u64) -> Option<u64> {
+    bytes.checked_div(rate).map(|whole| whole + u64::from(!bytes.is_multiple_of(rate)))
+}
+
+/// All that somebody waits for. Of what is not in the queues yet it is only known how much it is.
+#[derive(PartialEq, Eq, Debug)]
+struct Whole {
+    out: u64,
+    bytes: u64,
+    rate: u64,
+    left: Option<u64>,
+}
+
+impl Whole {
+    fn new(report: &DrainReport, before: &[u64]) -> Whole {
+        let targets = &report.status.targets;
+        let out: u64 =
+            targets.iter().zip(before).map(|(target, before)| target.written.saturating_sub(*before)).sum();
+        let queued: u64 = targets.iter().map(|target| target.queued).sum();
+        let bytes = report.ticket.map_or(0, |ticket| ticket.bytes).max(out + queued);
+        let rate = targets.iter().map(|target| target.rate).sum();
+        // The slowest target is waited for as well.
+        let busy = targets.iter().filter(|target| target.queued > 0);
+        let slowest = busy.map(|target| seconds(target.queued, target.rate));
+        let left = slowest.chain([seconds(bytes - out, rate)]).collect::<Option<Vec<u64>>>();
+        Whole { out, bytes, rate, left: left.and_then(|left| left.into_iter().max()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_wire::{DrainStatus, DrainTicket, TargetStatus};
+
+    #[test]
+    fn what_is_not_queued_yet_counts_and_so_does_the_slowest_target() {
+        let status = |targets: &[(u64, u64, u64)]| {
+            let target = |&(written, queued, rate): &(u64, u64, u64)| TargetStatus {
+                name: "t".to_owned(),
+                queued,
+                written,
+                rate,
+                alpha: 2,
+                writers: 1,
+            };
+            DrainStatus { targets: targets.iter().map(target).collect(), ..DrainStatus::default() }
+        };
+        let ticket =
+            |bytes| DrainTicket { id: 1, done: false, files: 1, left: 1, bytes, failed: 0, skipped: 0 };
+        for (bytes, targets, expected) in [
+            (1000, &[(150, 50, 10), (150, 50, 10)][..], (200, 1000, 20, Some(40))),
+            (200, &[(150, 50, 10), (150, 50, 1)], (200, 300, 11, Some(50))),
+            (200, &[(150, 50, 10), (150, 50, 0)], (200, 300, 10, None)),
+            (200, &[(50, 0, 0), (50, 0, 0)], (0, 200, 0, None)),
+            (200, &[(50, 0, 0), (250, 0, 3)], (200, 200, 3, Some(0))),
+        ] {
+            let report =
+                DrainReport { ticket: Some(ticket(bytes)), fetched: 0, full: false, status: status(targets) };
+            let (out, bytes, rate, left) = expected;
+            assert_eq!(Whole::new(&report, &[50, 50]), Whole { out, bytes, rate, left }, "{targets:?}");
+        }
     }
 }

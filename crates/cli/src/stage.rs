@@ -11,7 +11,7 @@ use forebay_model::{Attr, FileKind};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// As much is asked to come near at once.
 const STEP: u64 = 8 << 20;
@@ -77,9 +77,9 @@ struct StagedIn {
     bytes: u64,
     /// How much of it is near: what was written here and has not left need not be.
     near: u64,
-    /// Most that is kept near; what was brought first goes first.
+    /// Most that all servers keep near; what was brought first goes first.
     room: u64,
-    /// Whether it was not brought because it would have driven out what had just come.
+    /// Whether some was not brought because it would have driven out what had just come.
     full: bool,
     seconds: f64,
 }
@@ -100,10 +100,12 @@ impl fmt::Display for StagedIn {
 impl StageIn {
     fn run(&self) -> Outcome {
         let (client, progress, begin) = (self.service.connect()?, Progress::new(), Instant::now());
-        let mut staged = StagedIn::default();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let staging = Staging { client: &client, progress: &progress, turn: since.as_nanos() as u64 };
+        let mut staged = StagedIn { room: client.drain_state(None)?.status.near.1, ..StagedIn::default() };
         let brought = remote::each(&self.paths, |path| {
             let attr = client.stat(path)?;
-            bring(&client, &progress, path, &attr, &mut staged)
+            staging.bring(path, &attr, &mut staged)
         });
         progress.finish();
         staged.seconds = begin.elapsed().as_secs_f64();
@@ -112,32 +114,38 @@ impl StageIn {
     }
 }
 
-/// Brings a file near, or all that are in a directory.
-fn bring(client: &Client, progress: &Progress, path: &Path, attr: &Attr, staged: &mut StagedIn) -> Outcome {
-    match attr.kind {
-        FileKind::Directory => {
-            let entries = remote::entries(client, path)?;
-            remote::each(&entries, |(entry, attr)| {
-                bring(client, progress, &remote::join(path, &entry.name), attr, staged)
-            })
-        }
-        FileKind::File => {
-            progress.expect(attr.size);
-            staged.files += 1;
-            staged.bytes += attr.size;
-            for offset in (0..attr.size).step_by(STEP as usize) {
-                let len = STEP.min(attr.size - offset);
-                // More would drive out what has just come.
-                staged.full |= staged.room > 0 && staged.near + len > staged.room;
-                if !staged.full {
-                    let report = client.fetch(attr.id, offset, len)?;
-                    staged.near += report.fetched;
-                    staged.room = report.status.near.1;
-                }
-                progress.copied(len);
+/// What belongs together, so that nothing of it drives out the rest.
+struct Staging<'a> {
+    client: &'a Client,
+    progress: &'a Progress,
+    turn: u64,
+}
+
+impl Staging<'_> {
+    /// Brings a file near, or all that are in a directory.
+    fn bring(&self, path: &Path, attr: &Attr, staged: &mut StagedIn) -> Outcome {
+        match attr.kind {
+            FileKind::Directory => {
+                let entries = remote::entries(self.client, path)?;
+                remote::each(&entries, |(entry, attr)| {
+                    self.bring(&remote::join(path, &entry.name), attr, staged)
+                })
             }
-            Ok(())
+            FileKind::File => {
+                self.progress.expect(attr.size);
+                staged.files += 1;
+                staged.bytes += attr.size;
+                for offset in (0..attr.size).step_by(STEP as usize) {
+                    let len = STEP.min(attr.size - offset);
+                    // Where one server has no room others may have.
+                    let report = self.client.fetch(attr.id, offset, len, self.turn)?;
+                    staged.near += report.fetched;
+                    staged.full |= report.full;
+                    self.progress.copied(len);
+                }
+                Ok(())
+            }
+            FileKind::Symlink | FileKind::Special(_) => Ok(()),
         }
-        FileKind::Symlink | FileKind::Special(_) => Ok(()),
     }
 }

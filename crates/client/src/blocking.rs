@@ -138,7 +138,7 @@ blocking! { Client:
     sync_all() -> ();
     drain(path: Option<&Path>, order: Option<&str>) -> DrainReport;
     drain_last() -> DrainReport;
-    fetch(file: FileId, offset: u64, len: u64) -> DrainReport;
+    fetch(file: FileId, offset: u64, len: u64, turn: u64) -> DrainReport;
     drain_state(ticket: Option<u64>) -> DrainReport;
     drain_ticket(ticket: u64) -> DrainReport;
     shutdown() -> ();

@@ -455,10 +455,10 @@ impl Client {
         self.drained(DrainCall::Begin { file: None, order: None, last: true }).await
     }
 
-    /// Brings bytes of a file from behind near, so that they are read faster: as many as fit, and no more at once than
-    /// [`MAX_FETCH`](forebay_wire::MAX_FETCH).
-    pub async fn fetch(&self, file: FileId, offset: u64, len: u64) -> Result<DrainReport> {
-        self.asked_of_one(DrainCall::Fetch { file, offset, len }).await
+    /// Brings bytes of a file from behind near, so that they are read faster: as many as fit without driving out what came
+    /// under the same number, and no more at once than [`MAX_FETCH`](forebay_wire::MAX_FETCH).
+    pub async fn fetch(&self, file: FileId, offset: u64, len: u64, turn: u64) -> Result<DrainReport> {
+        self.asked_of_one(DrainCall::Fetch { file, offset, len, turn }).await
     }
 
     /// How far the drain is, and what was begun under a number.

@@ -4,7 +4,8 @@ use crate::host::{By, Host, Plan, Seat};
 use forebay_client::blocking::Client;
 use forebay_dice::Dice;
 use forebay_model::{Bytes, Homes, Member, Members, ServerId};
-use forebay_store::{FjallKv, Kv, check_all};
+use forebay_store::{FjallKv, Kv, Store, check_all};
+use forebay_wire::Standing;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -119,9 +120,41 @@ impl Fleet {
         check_all(&members, &stores)
     }
 
+    /// A server is killed, and its store is gone.
+    pub fn lose_store(&mut self, server: ServerId) {
+        self.host(server.0).kill();
+        Store::remove(&self.host(server.0).store()).expect("a store nobody uses is removed");
+    }
+
+    /// A server whose store is lost is let in with an empty one.
+    pub fn replace(&mut self, server: ServerId) -> Client {
+        for number in (0..self.hosts.len() as u64).filter(|number| number + 1 != u64::from(server.0)) {
+            self.client(number, By::Unix).replace_server(server).expect("the others are told");
+        }
+        if !self.host(server.0).is_up() {
+            self.host(server.0).start();
+        }
+        let client = self.client(0, By::Unix);
+        await_joined(&client, server);
+        client
+    }
+
     /// A client that was pointed at one of them.
     #[must_use]
     pub fn client(&self, number: u64, by: By) -> Client {
         self.hosts[(number % self.hosts.len() as u64) as usize].client(by)
     }
+}
+
+/// Waits until a server has been let in again.
+fn await_joined(client: &Client, server: ServerId) {
+    for _ in 0..600 {
+        let statuses = client.statuses().expect("somebody answers");
+        let found = statuses.into_iter().find(|(found, _)| *found == server).expect("all are listed").1;
+        if found.is_ok_and(|status| status.standing == Standing::Joined) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("server {server} never joined");
 }

@@ -31,6 +31,8 @@ pub enum DrainCall {
         offset: u64,
         /// How many, at most [`MAX_FETCH`].
         len: u64,
+        /// What has come under the same number is not driven out for it.
+        turn: u64,
     },
 }
 
@@ -41,6 +43,8 @@ pub struct DrainReport {
     pub ticket: Option<DrainTicket>,
     /// How many of the bytes that were to be brought near are.
     pub fetched: u64,
+    /// Whether some are not because there is no room for more.
+    pub full: bool,
     /// Everything else.
     pub status: DrainStatus,
 }
@@ -65,7 +69,7 @@ pub struct DrainTicket {
 }
 
 /// What leaves a server for the back end.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct DrainStatus {
     /// The back end, as people name it.
     pub backend: String,

@@ -181,6 +181,8 @@ pub enum PeerRequest {
         place: Place,
         /// Which bytes.
         spans: Vec<Span>,
+        /// What has come under the same number is not driven out for them.
+        turn: u64,
     },
     /// Let things leave in this order from now on.
     Order {
@@ -249,6 +251,8 @@ pub enum PeerReply {
     Fetched {
         /// How many bytes.
         bytes: u64,
+        /// Whether the rest is not because there is no room for more.
+        full: bool,
     },
 }
 

@@ -142,6 +142,10 @@ impl Object for Modelled {
         let works: Vec<_> = targets.into_iter().map(flush).collect::<Result<_>>()?;
         works.into_iter().try_for_each(|(gauge, work)| gauge.wait(work))
     }
+
+    fn gather(&self) -> Result<()> {
+        self.inner.gather()
+    }
 }
 
 impl Backend for Model {
@@ -159,6 +163,10 @@ impl Backend for Model {
 
     fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
         self.inner.open(file)
+    }
+
+    fn gathers(&self) -> bool {
+        self.inner.gathers()
     }
 
     fn targets(&self) -> Vec<String> {

@@ -3,7 +3,7 @@
 //! A finished file is one object whose key is its path; a directory is an empty object whose key ends in a slash, or just
 //! the keys below it; a symbolic link is an object with what it says. A file that is being written is its object *and*
 //! private ones in `.forebay-parts/ID/`, each a write (`NUMBER-OFFSET-LENGTH`) or a cut (`NUMBER-SIZE-cut`), in the order of
-//! their numbers. When the last writer lets go, the store puts them together into one object by copying, and they are
+//! their numbers. When the last writer lets go, and not before, the store puts them together into one object by copying, and they are
 //! removed; if that fails they stay, the file is read from them all the same, and the next who looks tries again. So a
 //! file passes through that is larger than any buffer, and a crash leaves nothing that is not found again.
 //!
@@ -23,7 +23,7 @@ mod store;
 use crate::{Backend, Creation, Found, Layout, Object, Path, shown};
 use compose::compose;
 use forebay_model::{Error, ErrorKind, FileKind, Gid, MAX_PATH, Name, Result, Span, Time, Uid};
-use object::{Bytes, File, S3Object};
+use object::{Bytes, File, S3Object, Use};
 use overlay::{Overlay, Piece, Source};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +38,8 @@ const PARTS: &str = ".forebay-parts/";
 const LONGEST: usize = 1024;
 /// Most keys in a page of a listing.
 const PAGE: usize = 1000;
+/// So many pieces are put together at once.
+const FEW: usize = 500;
 /// The largest object that is copied at once.
 const AT_ONCE: u64 = 5 << 30;
 
@@ -79,6 +81,16 @@ impl S3 {
         let inner = Inner { store, files: Mutex::default(), last: AtomicU64::new(0) };
         inner.find_leftovers()?;
         Ok(S3 { inner: Arc::new(inner) })
+    }
+
+    fn open_for(&self, file: Path<'_>, what_for: Use) -> Result<Box<dyn Object>> {
+        match self.inner.look(file)? {
+            Some(there) if there.found.kind == FileKind::File => {
+                Ok(Box::new(S3Object::new(self.inner.clone(), &there, what_for)?))
+            }
+            Some(_) => Err(failed(file, ErrorKind::Invalid)),
+            None => Err(failed(file, ErrorKind::NotFound)),
+        }
     }
 }
 
@@ -132,7 +144,7 @@ impl Inner {
     }
 
     /// The file of an object, as one that is being used.
-    fn used(&self, there: &There) -> Result<Arc<Mutex<File>>> {
+    fn used(&self, there: &There, what_for: Use) -> Result<Arc<Mutex<File>>> {
         // Whatever the clock says, a change is later than those that are in the object.
         self.last.fetch_max(facts::upto(&there.head), Ordering::Relaxed);
         loop {
@@ -148,7 +160,7 @@ impl Inner {
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             state.meet(&there.head);
-            state.users += 1;
+            *state.count(what_for) += 1;
             drop(state);
             return Ok(file);
         }
@@ -184,7 +196,7 @@ impl Inner {
         if let Some(file) = self.written(&there.head) {
             let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
             state.meet(&there.head);
-            if state.users == 0 && self.finish(there.id(), &mut state).is_ok() {
+            if state.writers == 0 && self.finish(there.id(), &mut state).is_ok() {
                 drop(state);
                 self.forget(there.id());
                 let head = self.store.head(&there.head.key)?;
@@ -201,7 +213,7 @@ impl Inner {
 
     /// Puts a file together.
     fn finish(&self, id: u64, state: &mut File) -> Result<()> {
-        if let Some(overlay) = &state.overlay {
+        if state.overlay.is_some() {
             let head = self.store.head(&state.key)?.filter(|head| facts::id(head) == id);
             let head = head.ok_or_else(|| Error::from(ErrorKind::Stale))?;
             let mut meta = head.meta.clone();
@@ -209,12 +221,34 @@ impl Inner {
             let mut version = found.version;
             state.show(&mut version);
             facts::set(&mut meta, &head, (found.uid, found.gid), found.mode, version.mtime);
+            let pieces = self.few_pieces(id, state)?;
             facts::set_upto(&mut meta, self.next());
-            let pieces: Vec<Piece> = overlay.pieces(Span::new(0, overlay.size())).collect();
             compose(&self.store, &state.key, &meta, &pieces, &|source| state.source(id, source))?;
             state.settle();
         }
         self.remove_parts(id, state)
+    }
+
+    /// What a file is to be put together of: if that is much, some are put together first, into private objects that hold
+    /// the same bytes again.
+    fn few_pieces(&self, id: u64, state: &mut File) -> Result<Vec<Piece>> {
+        let mut pieces = state.pieces();
+        while pieces.len() > FEW {
+            for some in pieces.chunks(FEW).filter(|some| some.len() > 1) {
+                let span = Span::new(some[0].span.start, some[some.len() - 1].span.end);
+                let bytes = Bytes::written(self.next(), span);
+                let key = Inner::part(id) + &bytes.name();
+                let done = compose(&self.store, &key, &Meta::new(), some, &|source| state.source(id, source));
+                match done {
+                    Ok(()) => state.apply(bytes),
+                    // It may be there all the same.
+                    Err(_) => state.spent.push(bytes),
+                }
+                done?;
+            }
+            pieces = state.pieces();
+        }
+        Ok(pieces)
     }
 
     /// Removes private objects that count no more.
@@ -230,7 +264,7 @@ impl Inner {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(file) = files.get(&id).cloned() else { return };
         let mut state = file.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.users == 0 && state.log.is_empty() && state.spent.is_empty() {
+        if state.is_unused() && state.log.is_empty() && state.spent.is_empty() {
             // Somebody may have found it already, and wait to use it.
             state.forgotten = true;
             files.remove(&id);
@@ -318,13 +352,11 @@ impl Backend for S3 {
     }
 
     fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
-        match self.inner.look(file)? {
-            Some(there) if there.found.kind == FileKind::File => {
-                Ok(Box::new(S3Object::new(self.inner.clone(), &there)?))
-            }
-            Some(_) => Err(failed(file, ErrorKind::Invalid)),
-            None => Err(failed(file, ErrorKind::NotFound)),
-        }
+        self.open_for(file, Use::Read)
+    }
+
+    fn gathers(&self) -> bool {
+        true
     }
 
     fn targets(&self) -> Vec<String> {
@@ -344,11 +376,11 @@ impl Backend for S3 {
         let (at, mtime) = ((key.as_str(), number), facts::moment(number));
         let meta = facts::meta(FileKind::File, at, creation.owner, creation.mode, mtime);
         self.inner.store.put(&key, &[], &meta)?;
-        self.open(file)
+        self.open_to_write(file)
     }
 
     fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
-        self.open(file)
+        self.open_for(file, Use::Write)
     }
 
     fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {
@@ -369,7 +401,9 @@ impl Backend for S3 {
         let mode = if there.found.kind == FileKind::Symlink { 0o777 } else { mode };
         let mut meta = there.head.meta.clone();
         facts::set(&mut meta, &there.head, owner, mode, mtime);
-        self.inner.copy(&there.head, &there.head.key, &meta)?;
+        if meta != there.head.meta {
+            self.inner.copy(&there.head, &there.head.key, &meta)?;
+        }
         if let Some(file) = self.inner.written(&there.head) {
             file.lock().unwrap_or_else(PoisonError::into_inner).mtime = Some(mtime);
         }
@@ -429,7 +463,7 @@ impl Backend for S3 {
     fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
         let Some(there) = self.inner.look(file)? else { return Ok(false) };
         match there.found.kind {
-            FileKind::File => S3Object::new(self.inner.clone(), &there)?.cut(size).map(|()| true),
+            FileKind::File => S3Object::new(self.inner.clone(), &there, Use::Write)?.cut(size).map(|()| true),
             FileKind::Directory => Err(failed(file, ErrorKind::IsDirectory)),
             _ => Err(failed(file, ErrorKind::Invalid)),
         }

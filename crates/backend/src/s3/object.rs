@@ -1,7 +1,7 @@
 //! Files of a bucket that are being read or written.
 
 use super::store::{Head, Meta};
-use super::{Inner, Overlay, Source, There, facts};
+use super::{Inner, Overlay, Piece, Source, There, facts};
 use crate::{Object, Version};
 use forebay_model::{Error, ErrorKind, Result, Span, Time};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +29,11 @@ impl Bytes {
         words.next().is_none().then_some((hex(id)?, bytes))
     }
 
+    /// Bytes that were written.
+    pub(super) fn written(number: u64, span: Span) -> Bytes {
+        Bytes { number, span: Some(span), size: 0 }
+    }
+
     pub(super) fn name(self) -> String {
         match self.span {
             Some(span) => format!("{:016x}-{:016x}-{:x}", self.number, span.start, span.len()),
@@ -37,11 +42,20 @@ impl Bytes {
     }
 }
 
+/// What an open file is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Use {
+    Read,
+    Write,
+}
+
 /// A file that is used, or was left half written.
 #[derive(Default)]
 pub(super) struct File {
     pub(super) key: String,
-    pub(super) users: usize,
+    readers: usize,
+    /// As long as there are any, changes may be on their way that are older than what it would be put together of.
+    pub(super) writers: usize,
     /// Its private objects.
     pub(super) log: Vec<Bytes>,
     /// Others that may be there and count no more: they are in its object, or have failed.
@@ -62,6 +76,18 @@ impl File {
         File { log, ..File::default() }
     }
 
+    /// How many use it so.
+    pub(super) fn count(&mut self, what_for: Use) -> &mut usize {
+        match what_for {
+            Use::Read => &mut self.readers,
+            Use::Write => &mut self.writers,
+        }
+    }
+
+    pub(super) fn is_unused(&self) -> bool {
+        self.readers + self.writers == 0
+    }
+
     /// Whether its object is the one with this key. A rename that failed may have left a copy elsewhere.
     pub(super) fn is_at(&self, key: &str) -> bool {
         self.key.is_empty() || self.key == key
@@ -79,6 +105,20 @@ impl File {
             let mut overlay = Overlay::new(head.size);
             self.log.iter().for_each(|&bytes| apply(&mut overlay, bytes));
             self.overlay = Some(overlay);
+        }
+    }
+
+    /// Where its bytes are, in order.
+    pub(super) fn pieces(&self) -> Vec<Piece> {
+        let all = |overlay: &Overlay| overlay.pieces(Span::new(0, overlay.size())).collect();
+        self.overlay.as_ref().map_or_else(Vec::new, all)
+    }
+
+    /// One more private object counts.
+    pub(super) fn apply(&mut self, bytes: Bytes) {
+        self.log.push(bytes);
+        if let Some(overlay) = &mut self.overlay {
+            apply(overlay, bytes);
         }
     }
 
@@ -116,12 +156,13 @@ pub(super) struct S3Object {
     inner: Arc<Inner>,
     file: Arc<Mutex<File>>,
     id: u64,
+    what_for: Use,
 }
 
 impl S3Object {
-    pub(super) fn new(inner: Arc<Inner>, there: &There) -> Result<S3Object> {
-        let file = inner.used(there)?;
-        Ok(S3Object { inner, file, id: facts::id(&there.head) })
+    pub(super) fn new(inner: Arc<Inner>, there: &There, what_for: Use) -> Result<S3Object> {
+        let file = inner.used(there, what_for)?;
+        Ok(S3Object { inner, file, id: facts::id(&there.head), what_for })
     }
 
     /// Sets its length.
@@ -154,11 +195,8 @@ impl S3Object {
             let head = self.inner.store.head(&state.key)?.ok_or_else(|| Error::from(ErrorKind::Stale))?;
             state.overlay = Some(Overlay::new(head.size));
         }
-        state.log.push(bytes);
         state.mtime = None;
-        if let Some(overlay) = &mut state.overlay {
-            apply(overlay, bytes);
-        }
+        state.apply(bytes);
         Ok(())
     }
 }
@@ -203,20 +241,28 @@ impl Object for S3Object {
         }
         let span = Span::at(offset, body.len() as u64).ok_or_else(|| Error::from(ErrorKind::TooLarge))?;
         let number = self.inner.next();
-        self.change(Bytes { number, span: Some(span), size: 0 }, &body)
+        self.change(Bytes::written(number, span), &body)
     }
 
     fn sync(&self) -> Result<()> {
         // What a store has acknowledged is on its devices.
         self.lock().map(drop)
     }
+
+    fn gather(&self) -> Result<()> {
+        let mut state = self.lock()?;
+        match state.writers > usize::from(self.what_for == Use::Write) {
+            true => Ok(()),
+            false => self.inner.finish(self.id, &mut state),
+        }
+    }
 }
 
 impl Drop for S3Object {
     fn drop(&mut self) {
         let mut state = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        state.users -= 1;
-        if state.users > 0 {
+        *state.count(self.what_for) -= 1;
+        if state.writers > 0 {
             return;
         }
         // Nobody can be told. What is not put together now is read as it is, until somebody looks again.

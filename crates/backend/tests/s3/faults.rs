@@ -3,7 +3,7 @@
 use super::{create, path, read};
 use crate::proxy;
 use crate::support::Bucket;
-use forebay_backend::{Access, Backend, Fault, S3};
+use forebay_backend::{Backend, Fault, S3};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -44,10 +44,8 @@ impl Trouble {
 
 /// A bucket through something that fails where `choose` says so.
 fn open(bucket: &Bucket, choose: impl Fn(&str, &str) -> Option<Fault> + Send + Sync + 'static) -> S3 {
-    let access = bucket.access();
-    let store = access.endpoint.as_deref().unwrap().trim_start_matches("http://").parse().unwrap();
-    let endpoint = Some(format!("http://{}", proxy::before(store, choose)));
-    S3::open("bucket", &Access { endpoint, ..access }).unwrap()
+    let access = proxy::before(bucket.access(), move |method, key, _| choose(method, key));
+    S3::open("bucket", &access).unwrap()
 }
 
 /// Does something again and again, each time with another of its changing requests going wrong, until none is left.

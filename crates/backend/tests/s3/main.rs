@@ -64,6 +64,25 @@ fn a_finished_file_is_one_object_that_the_store_has_put_together() {
     assert_eq!(bucket.ask("GET", "big", b"").0, 404);
 }
 
+/// A file of more pieces than a store puts together at once, which was also overwritten here and there.
+#[test]
+fn many_pieces_are_put_together_in_several_steps() {
+    const PIECES: usize = 520;
+    const PIECE: usize = 17 << 10;
+    let Some(bucket) = Bucket::new() else { return };
+    let backend = bucket.open();
+    let (file, mut whole) = (create(&backend, "many"), bytes(PIECES * PIECE, 1));
+    for (number, piece) in whole.chunks(PIECE).enumerate() {
+        file.write_at((number * PIECE) as u64, &[piece]).unwrap();
+    }
+    whole[PIECE + 5..3 * PIECE].fill(7);
+    file.write_at((PIECE + 5) as u64, &[&whole[PIECE + 5..3 * PIECE]]).unwrap();
+    file.gather().unwrap();
+    assert_eq!(bucket.parts(), 0);
+    assert!(bucket.ask("GET", "many", b"").1 == whole);
+    assert!(read(&*file, 0, whole.len()) == whole, "it is still open");
+}
+
 /// A server that ends without a word leaves parts; the next finds them, and whoever looks has them put together.
 #[test]
 fn what_a_crash_leaves_is_found_again() {

@@ -1,17 +1,20 @@
 //! Something between a back end and its object store that answers wrongly when it is told to.
 
-use forebay_backend::Fault;
+use forebay_backend::{Access, Fault};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
 const REFUSED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// Asks `choose` at every request, by its method and key, whether it goes wrong; the address to ask instead of the store's.
+/// Asks `choose` at every request, by its method, key and headers, whether it goes wrong; the store is to be asked at the
+/// address that it has from there on.
 pub(crate) fn before(
-    store: SocketAddr,
-    choose: impl Fn(&str, &str) -> Option<Fault> + Send + Sync + 'static,
-) -> SocketAddr {
+    access: Access,
+    choose: impl Fn(&str, &str, &str) -> Option<Fault> + Send + Sync + 'static,
+) -> Access {
+    let store: SocketAddr =
+        access.endpoint.as_deref().unwrap().trim_start_matches("http://").parse().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let choose = Arc::new(choose);
@@ -21,14 +24,14 @@ pub(crate) fn before(
             std::thread::spawn(move || pass(&client, store, &*choose));
         }
     });
-    address
+    Access { endpoint: Some(format!("http://{address}")), ..access }
 }
 
 /// One request and its answer. Whoever hangs up has nothing to be told.
 fn pass(
     client: &TcpStream,
     store: SocketAddr,
-    choose: &dyn Fn(&str, &str) -> Option<Fault>,
+    choose: &dyn Fn(&str, &str, &str) -> Option<Fault>,
 ) -> std::io::Result<()> {
     let mut reader = BufReader::new(client);
     let (mut lines, mut length) = (Vec::new(), 0);
@@ -48,7 +51,7 @@ fn pass(
     reader.read_exact(&mut body)?;
     let (method, target) = first.split_once(' ').unwrap();
     let key = target.split([' ', '?']).next().unwrap().trim_start_matches("/bucket").trim_start_matches('/');
-    let fault = choose(method, key);
+    let fault = choose(method, key, &lines.concat());
     let mut answer = REFUSED.to_vec();
     if !matches!(fault, Some(Fault::Before | Fault::Quota)) {
         let mut stream = TcpStream::connect(store)?;

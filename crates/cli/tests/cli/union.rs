@@ -1,6 +1,6 @@
 //! A server before a directory.
 
-use crate::support::World;
+use crate::support::{World, pattern};
 
 #[test]
 fn a_directory_behind_appears_and_is_changed() {
@@ -92,4 +92,44 @@ fn what_is_written_is_drained_and_told() {
     assert!(refused.out.contains("/d") && refused.out.contains("another"), "{}", refused.out);
     assert_eq!(std::fs::read(world.path("behind/d")).unwrap(), b"theirs");
     assert!(world.well(&["status"]).contains("NOT OUT"));
+}
+
+/// What was brought near is read from there: somebody who changes bytes behind without anybody being able to see it does not
+/// change what is read, but of what was left behind.
+#[test]
+fn what_was_staged_in_is_read_without_the_storage_behind() {
+    for more in [&[][..], &["--servers", "3"]] {
+        let mut world = World::empty();
+        let (old, new) = (pattern(700_001, 1), pattern(700_001, 2));
+        let files = ["in/a", "in/deep/b", "other"].map(|name| world.write(&format!("behind/{name}"), &old));
+        let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_600_000_000);
+        let date = |path: &std::path::Path| {
+            let file = std::fs::File::options().write(true).open(path).expect("a file");
+            file.set_modified(then).expect("its time is set");
+        };
+        files.iter().for_each(|path| date(path));
+        world.start(&[&["--backend", "dir:behind"], more].concat());
+        let staged = world.json(&["stage", "in", "/in", "--json"]);
+        assert_eq!(
+            (&staged["files"], &staged["bytes"], &staged["near"], &staged["full"]),
+            (&2.into(), &1_400_002.into(), &1_400_002.into(), &false.into()),
+            "{staged}"
+        );
+        for path in &files {
+            let file = std::fs::File::options().write(true).open(path).expect("a file");
+            std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).expect("written in its place");
+            drop(file);
+            date(path);
+        }
+        for (name, bytes) in [("/in/a", &old), ("/in/deep/b", &old), ("/other", &new)] {
+            assert!(world.run(&["cat", name]).well().bytes == *bytes, "{name} {more:?}");
+        }
+        assert!(
+            world.well(&["stage", "in", "/in/a"]).contains("1 file of 683.6 KiB: 683.6 KiB brought near")
+        );
+        // Whoever changes it as everybody does is heard.
+        std::fs::write(&files[0], &new).expect("written");
+        assert!(world.run(&["cat", "/in/a"]).well().bytes == new);
+        world.run(&["stage", "in", "/none"]).failed(1, &["/none"]);
+    }
 }

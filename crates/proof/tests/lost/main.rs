@@ -7,8 +7,7 @@ use forebay_client::{ClientConfig, Listing, OpenOptions};
 use forebay_model::{Bytes, Error, ErrorKind, FileId, ServerId, Striping};
 use forebay_proof::{By, Dice, Fleet, Plan, Seeded, drain, pattern, rounds};
 use forebay_server::Medium;
-use forebay_store::Store;
-use forebay_wire::{Lost, RenameMode, Standing};
+use forebay_wire::{Lost, RenameMode};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -298,7 +297,7 @@ fn a_wiped_store_is_never_mistaken_for_empty_files() {
         .collect();
     let lost = ServerId(2);
     assert!(facts.iter().any(|(_, _, file, _)| file.maker() == lost));
-    lose_store(&mut fleet, lost);
+    fleet.lose_store(lost);
     let before = impatient(&fleet, 0, By::Unix);
     fleet.host(2).begin();
     let ready = fleet.host(2).await_ready();
@@ -309,7 +308,7 @@ fn a_wiped_store_is_never_mistaken_for_empty_files() {
             "{path}: an empty store does not join silently: {error} ({ready:?})"
         );
     }
-    let client = replace(&mut fleet, lost);
+    let client = fleet.replace(lost);
     check_damage(&client, &facts, lost);
     for number in 0..30 {
         let path = format!("/new{number}");
@@ -331,10 +330,10 @@ fn what_a_lost_store_had_drained_is_not_lost() {
     file.close().unwrap();
     let servers = client.layout(fresh).unwrap().1.unwrap().servers;
     let gone = ServerId(3);
-    lose_store(&mut fleet, gone);
+    fleet.lose_store(gone);
     fleet.host(3).begin();
     fleet.host(3).await_ready().ok();
-    let client = replace(&mut fleet, gone);
+    let client = fleet.replace(gone);
     let bytes = Lost::Bytes { count: share(&servers, gone), open: false };
     await_lost(&client, &BTreeMap::from([(fresh.clone(), (gone, bytes))]));
     for (path, number) in files.iter().filter(|(path, _)| path != fresh) {
@@ -365,39 +364,6 @@ fn what_a_lost_store_had_drained_is_not_lost() {
     client.unlink(fresh).unwrap();
     drain(&client);
     assert!(std::fs::read(fleet.behind().join(&path[1..])).unwrap() == whole);
-}
-
-/// A server is killed, and its store is gone.
-fn lose_store(fleet: &mut Fleet, server: ServerId) {
-    fleet.host(server.0).kill();
-    let store = fleet.host(server.0).store();
-    Store::remove(&store).unwrap();
-}
-
-/// A server whose store is lost is let in with an empty one.
-fn replace(fleet: &mut Fleet, server: ServerId) -> Client {
-    for number in (0..3).filter(|number| number + 1 != u64::from(server.0)) {
-        fleet.client(number, By::Unix).replace_server(server).unwrap();
-    }
-    if !fleet.host(server.0).is_up() {
-        fleet.host(server.0).start();
-    }
-    let client = fleet.client(0, By::Unix);
-    await_joined(&client, server);
-    client
-}
-
-/// Waits until a server has been let in again.
-fn await_joined(client: &Client, server: ServerId) {
-    for _ in 0..600 {
-        let statuses = client.statuses().unwrap();
-        let found = statuses.into_iter().find(|(found, _)| *found == server).unwrap().1;
-        if found.is_ok_and(|status| status.standing == Standing::Joined) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    panic!("server {server} never joined");
 }
 
 /// Everything that the servers know to be lost: what, with which server. By its path, or by the number of the file and

@@ -1,6 +1,6 @@
 //! Names that were lost while their files were not, and what else is left of things that were lost in part.
 
-use crate::{PROGRAM, await_lost, lose_store, plan, replace};
+use crate::{PROGRAM, await_lost, plan};
 use forebay_client::OpenOptions;
 use forebay_client::blocking::Client;
 use forebay_model::{ErrorKind, FileId, FileKind, Members, Name, ServerId};
@@ -110,7 +110,7 @@ fn names_that_were_lost_without_their_files_are_listed_and_nothing_else() {
     let said = scatter(&client, &at, &fleet);
     let restless = (at.on(1, "m"), at.on(3, "m"));
     client.open(&restless.0, OpenOptions::CREATE_NEW).unwrap().close().unwrap();
-    lose_store(&mut fleet, ServerId(2));
+    fleet.lose_store(ServerId(2));
     fleet.host(2).begin();
     // What moves while everybody is asked for it is not lost.
     let mover = fleet.client(2, By::Unix);
@@ -128,7 +128,7 @@ fn names_that_were_lost_without_their_files_are_listed_and_nothing_else() {
         });
         let _stops = Stops(&stop);
         let _ = fleet.host(2).await_ready();
-        let client = replace(&mut fleet, ServerId(2));
+        let client = fleet.replace(ServerId(2));
         await_lost(&client, &expected);
     });
     assert_eq!(client.stat(at.on(2, "a")).unwrap_err().kind(), ErrorKind::Io);

@@ -2,6 +2,7 @@
 
 use super::Engine;
 use crate::service::Service;
+use crate::union::Union;
 use forebay_model::FileId;
 use forebay_policy::Tick;
 use forebay_policy::drain::TargetId;
@@ -70,9 +71,26 @@ impl Engine {
         self.board().touch_dirs(dirs);
     }
 
+    /// Files that lie in parts behind are put together when all of them is there and nobody has them open.
+    pub(super) fn take_up_kept(&self, service: &Service, union: &Union) {
+        for file in union.all_kept() {
+            if !service.has_more_of(file) && self.board().may_take_up(Instant::now(), file) {
+                self.finish_later(file);
+            }
+        }
+    }
+
     /// A file behind that nobody writes any more is given its looks.
     pub(crate) fn finish_later(&self, file: FileId) {
         self.tell(|board| board.take_up(file));
+    }
+}
+
+impl Service {
+    /// Whether there is more of a file than is behind, or may be soon.
+    pub(super) fn has_more_of(&self, file: FileId) -> bool {
+        let data = self.store.data();
+        self.opens.is_held(file) || data.is_dirty(file, data.now())
     }
 }
 

@@ -143,6 +143,11 @@ impl Board {
         });
     }
 
+    /// Whether something that nobody is at could be looked at again now.
+    pub(super) fn may_take_up(&self, now: Instant, file: FileId) -> bool {
+        !self.files.contains_key(&file) && self.failures.may_try(now, file)
+    }
+
     /// Directories whose time of change behind is our doing: they get theirs later.
     pub(super) fn touch_dirs(&mut self, dirs: &[FileId]) {
         self.dirs.extend(dirs);

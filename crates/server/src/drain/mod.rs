@@ -34,6 +34,7 @@ mod wish;
 mod work;
 
 pub use alpha::Alpha;
+pub(crate) use permits::RENEW;
 pub(crate) use room::Room;
 pub use settings::{Draining, Hours, Verify};
 pub(crate) use shared::open_place;

@@ -13,19 +13,31 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Whoever gives leave is told that the file is still being written after so long.
+pub(crate) const RENEW: Duration = Duration::from_secs(5);
+
 /// All leave that this server has, or asks for.
-#[derive(Default)]
 pub(crate) struct Permits {
     table: Mutex<HashMap<FileId, Permit>>,
     changed: Condvar,
+    /// For how long leave counts without being asked for again.
+    renew: Duration,
+}
+
+impl Default for Permits {
+    fn default() -> Permits {
+        Permits { table: Mutex::default(), changed: Condvar::new(), renew: RENEW }
+    }
 }
 
 #[derive(Default)]
 struct Permit {
     born: Option<Arc<Born>>,
-    /// Those who ask for leave, and whether what they are told will not count.
+    /// When it was last asked for.
+    asked: Option<Instant>,
+    /// Those who ask for leave. What they are told counts if it was not taken away since they asked.
     asking: u32,
-    void: bool,
+    taken: u64,
     /// Writes under way.
     flights: u32,
     /// Those who want it still, or are at work on it themselves.
@@ -36,6 +48,11 @@ struct Permit {
 }
 
 impl Permit {
+    fn take_away(&mut self) {
+        self.born = None;
+        self.taken += 1;
+    }
+
     fn is_idle(&self) -> bool {
         self.born.is_none() && self.asking == 0 && self.flights == 0 && self.still == 0 && self.watchers == 0
     }
@@ -84,19 +101,23 @@ impl Permits {
         end: u64,
         mut ask: impl FnMut() -> Result<Option<Born>>,
     ) -> Result<Option<Flight<'_>>> {
+        let mut age = self.renew;
         loop {
-            if let Some(flight) = self.take_off(file, end) {
+            if let Some(flight) = self.take_off(file, end, age) {
                 return Ok(Some(flight));
             }
-            self.change(file, |permit| permit.asking += 1);
+            age = Duration::MAX;
+            let taken = self.change(file, |permit| {
+                permit.asking += 1;
+                permit.taken
+            });
             let told = ask();
             let gone = self.change(file, |permit| {
                 permit.asking -= 1;
-                let void = permit.void;
-                permit.void &= permit.asking > 0;
                 match &told {
-                    Ok(Some(born)) if !void && born.grown >= end => {
+                    Ok(Some(born)) if permit.taken == taken && born.grown >= end => {
                         permit.born = Some(Arc::new(born.clone()));
+                        permit.asked = Some(Instant::now());
                     }
                     _ => {}
                 }
@@ -121,13 +142,14 @@ impl Permits {
         Some(Flight { permits: self, file, born })
     }
 
-    fn take_off(&self, file: FileId, end: u64) -> Option<Flight<'_>> {
+    fn take_off(&self, file: FileId, end: u64, age: Duration) -> Option<Flight<'_>> {
         let mut table = self.lock();
         while table.get(&file).is_some_and(|permit| permit.still > 0) {
             table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
         let permit = table.get_mut(&file)?;
-        let born = permit.born.clone().filter(|born| born.grown >= end)?;
+        let fresh = permit.asked.is_some_and(|asked| asked.elapsed() < age);
+        let born = permit.born.clone().filter(|born| fresh && born.grown >= end)?;
         permit.flights += 1;
         Some(Flight { permits: self, file, born })
     }
@@ -136,8 +158,7 @@ impl Permits {
     pub(crate) fn still(&self, file: FileId, patience: Duration) -> Result<Still<'_>> {
         let deadline = Instant::now() + patience;
         let mut table = self.lock();
-        let permit = table.entry(file).or_default();
-        (permit.born, permit.void) = (None, permit.asking > 0);
+        table.entry(file).or_default().take_away();
         while let Some(permit) = table.get_mut(&file).filter(|permit| permit.flights > 0 || permit.still > 0)
         {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -148,7 +169,7 @@ impl Permits {
             table = self.changed.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         let permit = table.entry(file).or_default();
-        (permit.born, permit.void) = (None, permit.asking > 0);
+        permit.take_away();
         permit.still += 1;
         Ok(Still { permits: self, file })
     }
@@ -221,9 +242,26 @@ mod tests {
         Born { place, grown, layout: Layout::whole(ServerId(1), 1 << 20), owner: Uid(0) }
     }
 
+    fn permits(renew: Duration) -> Permits {
+        Permits { renew, ..Permits::default() }
+    }
+
+    #[test]
+    fn leave_that_is_used_for_long_is_asked_for_again() {
+        let (permits, mut asked) = (permits(Duration::ZERO), 0);
+        for _ in 0..3 {
+            let flight = permits.fly(FILE, 1, || {
+                asked += 1;
+                Ok(Some(born(1)))
+            });
+            drop(flight.unwrap().unwrap());
+        }
+        assert_eq!(asked, 3);
+    }
+
     #[test]
     fn leave_counts_as_far_as_it_reaches_and_until_it_is_taken_away() {
-        let permits = Permits::default();
+        let permits = permits(PATIENCE);
         let mut asked = 0;
         for (end, grown, asks) in [(10, 10, 1), (5, 0, 1), (11, 20, 2), (20, 0, 2)] {
             let mut ask = || {
@@ -242,7 +280,7 @@ mod tests {
 
     #[test]
     fn leave_that_was_asked_for_before_it_was_still_does_not_count() {
-        let permits = Permits::default();
+        let permits = permits(PATIENCE);
         let mut asked = 0;
         let flight = permits.fly(FILE, 1, || {
             asked += 1;
@@ -255,9 +293,30 @@ mod tests {
         assert_eq!(asked, 2);
     }
 
+    /// Others who ask all the time do not keep an answer from counting that was asked for afterwards.
+    #[test]
+    fn what_is_asked_for_afterwards_counts_whoever_else_asks() {
+        let permits = permits(PATIENCE);
+        let (mut inner, mut outer) = (0, 0);
+        let flight = permits.fly(FILE, 1, || {
+            outer += 1;
+            if outer == 1 {
+                drop(permits.still(FILE, PATIENCE).unwrap());
+                let other = permits.fly(FILE, 1, || {
+                    inner += 1;
+                    Ok(Some(born(1)))
+                });
+                drop(other.unwrap());
+            }
+            Ok(Some(born(1)))
+        });
+        drop(flight.unwrap());
+        assert_eq!((outer, inner), (1, 1), "the first has asked before, and finds what the second was given");
+    }
+
     #[test]
     fn still_waits_for_flights_and_flights_for_still() {
-        let permits = Permits::default();
+        let permits = permits(PATIENCE);
         let flight = permits.fly(FILE, 1, || Ok(Some(born(1)))).unwrap().unwrap();
         let (tell, told) = mpsc::channel();
         std::thread::scope(|scope| {

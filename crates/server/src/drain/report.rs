@@ -77,7 +77,7 @@ impl Engine {
                 }
             },
         };
-        Ok(DrainReport { ticket, fetched: 0, status })
+        Ok(DrainReport { ticket, fetched: 0, full: false, status })
     }
 
     pub(crate) fn status(&self, service: &Service) -> DrainStatus {

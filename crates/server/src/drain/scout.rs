@@ -79,6 +79,7 @@ pub(super) fn scout(service: &Arc<Service>) {
         engine.follow_the_rules(service);
         engine.retry(begin);
         service.sweep_ways();
+        engine.take_up_kept(service, union);
         if !service.is_alone() && asked.elapsed() >= ROUND {
             engine.ask_round(service);
             engine.take_up_abandoned(service, union);

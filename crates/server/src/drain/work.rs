@@ -357,8 +357,10 @@ impl Engine {
 
     /// Everything of a file is out: it gets its length, owner, mode and time, and is let go of.
     fn conclude(&self, service: &Arc<Service>, union: &Union, file: FileId) {
-        if service.is_written_past(file) && !self.board().is_wanted(file) {
-            // Whoever writes it past the buffer would meet bytes behind in all its holes; it is done when he is.
+        // Whoever writes it past the buffer would meet bytes behind in all its holes, and what lies in parts would be put
+        // together again and again: it is done when he is.
+        let is_used = service.is_written_past(file) || (union.is_kept(file) && service.has_more_of(file));
+        if is_used && !self.board().is_wanted(file) {
             return self.tell(|board| board.finished(file));
         }
         let (shared, last) = (service.is_shared(file), self.last.load(Ordering::Relaxed));

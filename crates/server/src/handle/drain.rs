@@ -3,6 +3,7 @@
 use crate::drain::Engine;
 use crate::service::{Caller, Service};
 use crate::several::Handled;
+use crate::union::Brought;
 use forebay_model::{Error, ErrorKind, FileId, Result, ServerId, Span};
 use forebay_wire::{DrainCall, DrainReport, MAX_FETCH, PeerRequest, Reply, Request};
 
@@ -17,7 +18,7 @@ impl Service {
             let text = format!("server {first} has the names of this service: it is asked to drain");
             return Err(Error::new(ErrorKind::Invalid, text).into());
         }
-        let mut fetched = 0;
+        let mut brought = Brought::default();
         let ticket = match call {
             DrainCall::Begin { file, order, last } => {
                 match file {
@@ -32,22 +33,23 @@ impl Service {
                 }
                 Some(engine.begin(self, *file, *last)?)
             }
-            DrainCall::Fetch { file, offset, len } => {
+            DrainCall::Fetch { file, offset, len, turn } => {
                 self.reach(caller, *file)?;
-                fetched = self.bring_near(*file, *offset, *len)?;
+                brought = self.bring_near(*file, (*offset, *len), *turn)?;
                 None
             }
             DrainCall::Look { ticket } => *ticket,
         };
-        Ok(Reply::Drain(Box::new(DrainReport { fetched, ..engine.report(self, ticket)? })))
+        let Brought { bytes: fetched, full } = brought;
+        Ok(Reply::Drain(Box::new(DrainReport { fetched, full, ..engine.report(self, ticket)? })))
     }
 
-    fn bring_near(&self, file: FileId, offset: u64, len: u64) -> Result<u64> {
+    fn bring_near(&self, file: FileId, (offset, len): (u64, u64), turn: u64) -> Result<Brought> {
         let (Some(service), Some(span)) = (self.me(), Span::at(offset, len.min(MAX_FETCH))) else {
-            return Ok(0);
+            return Ok(Brought::default());
         };
         self.store.names().inode(file)?;
-        tokio::task::block_in_place(|| self.await_unless_it_ends(service.fetch(file, span)))?
+        tokio::task::block_in_place(|| self.await_unless_it_ends(service.fetch(file, span, turn)))?
     }
 
     /// From now on things leave all servers in this order; or none, if one of them cannot say so.

@@ -3,7 +3,7 @@
 use super::lanes::Flight;
 use super::rounds::{Rounds, Waits};
 use super::{MOST_OPEN, OPENING, Opened, lock};
-use crate::drain::{Engine, open_place};
+use crate::drain::{Engine, RENEW, open_place};
 use crate::service::Service;
 use crate::union::Union;
 use forebay_backend::Object;
@@ -13,7 +13,7 @@ use forebay_policy::drain::{Layout, TargetId};
 use forebay_store::MAX_FILE;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// Most objects by which one file is written at the same time.
@@ -21,8 +21,6 @@ const MOST_OBJECTS: usize = 4;
 /// A file of several servers is made longer behind than it has to be, so that not every write asks for leave; it gets its
 /// length when it is concluded.
 const AHEAD: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
-/// Whoever gives leave is told that the file is still being written after so long.
-const RENEW: Duration = Duration::from_secs(5);
 
 /// What waits for one target, and how many write there.
 #[derive(Default)]

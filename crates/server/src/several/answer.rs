@@ -243,9 +243,9 @@ impl Service {
             PeerRequest::Bear { file, size } => {
                 PeerReply::Born { born: self.bear_shared(from, *file, *size).await? }
             }
-            PeerRequest::Fetch { file, place, spans } => {
-                let bytes = tokio::task::block_in_place(|| self.fetch_here(*file, place, spans))?;
-                PeerReply::Fetched { bytes }
+            PeerRequest::Fetch { file, place, spans, turn } => {
+                let brought = tokio::task::block_in_place(|| self.fetch_here(*file, place, spans, *turn))?;
+                PeerReply::Fetched { bytes: brought.bytes, full: brought.full }
             }
             PeerRequest::Vouch { token } => {
                 let _order = self.afar.order(token.file).lock().await;

@@ -32,6 +32,7 @@ pub(crate) use extras::Extras;
 pub(crate) use near::Near;
 pub(crate) use pen::Pen;
 pub(crate) use read::Part;
+pub(crate) use stage::Brought;
 
 use claim::Claims;
 use forebay_backend::{Backend, Found};

@@ -17,6 +17,8 @@ use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard
 
 /// What is kept or not, at a time.
 pub(super) const BLOCK: u64 = 256 << 10;
+/// So many entries of what has gone do not matter.
+const SPARE: usize = 1024;
 
 /// All that is kept.
 pub(crate) struct Near {
@@ -30,8 +32,9 @@ pub(crate) struct Near {
 #[derive(Default)]
 struct Kept {
     files: HashMap<FileId, Blocks>,
-    /// In the order in which they came; some may be gone.
-    order: VecDeque<(FileId, u64)>,
+    /// In the order in which they came, or were last asked for, with the number of that; some may be gone, or have come
+    /// again.
+    order: VecDeque<(FileId, u64, u64)>,
     /// Places in the file that nothing is in, and the first that never had anything.
     free: Vec<u64>,
     next: u64,
@@ -49,6 +52,8 @@ struct Block {
     place: u64,
     len: u32,
     sum: u32,
+    /// Under which number it was last asked for.
+    turn: u64,
 }
 
 impl Near {
@@ -82,25 +87,44 @@ impl Near {
         Ok(self.file.get_or_init(|| file))
     }
 
-    /// Whether a block of a file of a version is kept.
-    pub(super) fn has(&self, file: FileId, version: Version, start: u64) -> bool {
-        let kept = self.read();
-        kept.files.get(&file).is_some_and(|of| of.version == version && of.blocks.contains_key(&start))
+    /// Whether a block of a file of a version is kept; it was asked for under this number then.
+    pub(super) fn renew(&self, file: FileId, version: Version, start: u64, turn: u64) -> bool {
+        let mut kept = self.write();
+        let of = kept.files.get_mut(&file).filter(|of| of.version == version);
+        let Some(block) = of.and_then(|of| of.blocks.get_mut(&start)) else { return false };
+        if std::mem::replace(&mut block.turn, turn) != turn {
+            kept.come((file, start, turn));
+        }
+        true
     }
 
-    /// Keeps a block; throws away the oldest for it.
-    pub(super) fn put(&self, file: FileId, version: Version, start: u64, bytes: &[u8]) -> Result<()> {
+    /// Whether a block more can be kept without throwing away what was asked for under this number.
+    pub(super) fn has_room(&self, turn: u64) -> bool {
+        self.most >= BLOCK && self.write().can_make_room(self.most, turn)
+    }
+
+    /// Keeps a block; throws away the oldest for it, but none that was asked for under the same number. False if there is
+    /// no room for it then.
+    pub(super) fn put(
+        &self,
+        file: FileId,
+        version: Version,
+        start: u64,
+        bytes: &[u8],
+        turn: u64,
+    ) -> Result<bool> {
         let keeps = self.file()?;
         let len = u32::try_from(bytes.len()).ok().filter(|&len| len > 0 && u64::from(len) <= BLOCK);
-        let (Some(len), true) = (len, self.most >= BLOCK) else { return Ok(()) };
+        let (Some(len), true) = (len, self.most >= BLOCK) else { return Ok(false) };
         let place = {
             let mut kept = self.write();
             if kept.files.get(&file).is_some_and(|of| of.version != version) {
                 kept.forget(file);
             }
             kept.drop_block(file, start);
-            kept.make_room(self.most)
+            kept.make_room(self.most, turn)
         };
+        let Some(place) = place else { return Ok(false) };
         // Nobody reads there before it is said what is there.
         let written = keeps.write_all_at(bytes, place);
         let mut kept = self.write();
@@ -111,12 +135,12 @@ impl Near {
         let of = kept.files.entry(file).or_insert_with(|| Blocks { version, blocks: BTreeMap::new() });
         if of.version != version || of.blocks.contains_key(&start) {
             kept.free.push(place);
-            return Ok(());
+            return Ok(true);
         }
-        of.blocks.insert(start, Block { place, len, sum: crc32c(bytes) });
-        kept.order.push_back((file, start));
+        of.blocks.insert(start, Block { place, len, sum: crc32c(bytes), turn });
+        kept.come((file, start, turn));
         kept.bytes += u64::from(len);
-        Ok(())
+        Ok(true)
     }
 
     /// Bytes of a file of a version, if all of them are kept.
@@ -153,17 +177,40 @@ impl Near {
 }
 
 impl Kept {
-    /// A place for a block, with no more than so much kept beside it.
-    fn make_room(&mut self, most: u64) -> u64 {
-        while self.bytes + BLOCK > most
-            && let Some((file, start)) = self.order.pop_front()
-        {
-            self.drop_block(file, start);
+    /// A block has come, or was asked for again.
+    fn come(&mut self, entry: (FileId, u64, u64)) {
+        self.order.push_back(entry);
+        // Those are looked at when room is needed, which may be never.
+        let blocks = (self.next / BLOCK) as usize - self.free.len();
+        if self.order.len() > SPARE && self.order.len() / 2 > blocks {
+            let (files, order) = (&self.files, &mut self.order);
+            order.retain(|&entry| is_kept(files, entry));
         }
-        self.free.pop().unwrap_or_else(|| {
+    }
+
+    /// Whether there is a place for a block, with no more than so much kept beside it, and the oldest of what was not
+    /// asked for under a number thrown away.
+    fn can_make_room(&mut self, most: u64, turn: u64) -> bool {
+        while self.order.front().is_some_and(|&entry| !is_kept(&self.files, entry)) {
+            self.order.pop_front();
+        }
+        self.bytes + BLOCK <= most || self.order.front().is_some_and(|&(_, _, oldest)| oldest != turn)
+    }
+
+    fn make_room(&mut self, most: u64, turn: u64) -> Option<u64> {
+        while self.bytes + BLOCK > most {
+            if !self.can_make_room(most, turn) {
+                return None;
+            }
+            if let Some((file, start, _)) = self.order.pop_front() {
+                self.drop_block(file, start);
+            }
+        }
+        let place = self.free.pop().unwrap_or_else(|| {
             self.next += BLOCK;
             self.next - BLOCK
-        })
+        });
+        Some(place)
     }
 
     fn drop_block(&mut self, file: FileId, start: u64) {
@@ -181,9 +228,14 @@ impl Kept {
         if let Some(of) = self.files.remove(&file) {
             self.bytes -= of.blocks.values().map(|block| u64::from(block.len)).sum::<u64>();
             self.free.extend(of.blocks.values().map(|block| block.place));
-            self.order.retain(|(other, _)| *other != file);
+            self.order.retain(|(other, ..)| *other != file);
         }
     }
+}
+
+/// Whether a block is there that was last asked for under this number.
+fn is_kept(files: &HashMap<FileId, Blocks>, (file, start, turn): (FileId, u64, u64)) -> bool {
+    files.get(&file).and_then(|of| of.blocks.get(&start)).is_some_and(|block| block.turn == turn)
 }
 
 fn trouble(error: &std::io::Error) -> Error {
@@ -208,7 +260,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (near, file, block) = (Near::new(dir.path().to_owned(), 2 * BLOCK), FileId(7), BLOCK as usize);
         for number in 0..3_u8 {
-            near.put(file, version(1), u64::from(number) * BLOCK, &vec![number; block]).unwrap();
+            let turn = u64::from(number);
+            assert!(near.put(file, version(1), turn * BLOCK, &vec![number; block], turn).unwrap());
         }
         assert_eq!(near.bytes(), (2 * BLOCK, 2 * BLOCK));
         assert_eq!(near.get(file, version(1), Span::new(0, 1)), None, "the oldest is gone");
@@ -217,11 +270,11 @@ mod tests {
         assert_eq!(near.get(file, version(1), Span::new(3 * BLOCK - 1, 3 * BLOCK + 1)), None, "beyond");
         assert_eq!(near.get(file, version(2), Span::new(BLOCK, BLOCK + 1)), None, "another version");
         assert_eq!(near.get(FileId(8), version(1), Span::new(BLOCK, BLOCK + 1)), None);
-        near.put(file, version(2), 0, &[9; 10]).unwrap();
+        assert!(near.put(file, version(2), 0, &[9; 10], 3).unwrap());
         assert_eq!((near.bytes().0, near.get(file, version(2), Span::new(3, 5))), (10, Some(vec![9, 9])));
-        near.put(file, version(2), 0, &[8; 12]).unwrap();
+        assert!(near.put(file, version(2), 0, &[8; 12], 3).unwrap());
         assert_eq!((near.bytes().0, near.get(file, version(2), Span::new(3, 5))), (12, Some(vec![8, 8])));
-        assert!(near.has(file, version(2), 0) && !near.has(file, version(1), 0));
+        assert!(near.renew(file, version(2), 0, 4) && !near.renew(file, version(1), 0, 4));
         near.forget(file);
         assert_eq!((near.bytes().0, near.get(file, version(2), Span::new(3, 5))), (0, None));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left beside the store");
@@ -230,14 +283,42 @@ mod tests {
     }
 
     #[test]
+    fn what_was_asked_for_under_a_number_is_not_driven_out_under_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let (near, file) = (Near::new(dir.path().to_owned(), 3 * BLOCK), FileId(7));
+        let put = |block: u64, turn| near.put(file, version(1), block * BLOCK, &[7; BLOCK as usize], turn);
+        let kept = || {
+            (0..8).filter(|block| near.get(file, version(1), Span::at(block * BLOCK, 1).unwrap()).is_some())
+        };
+        for block in 0..3 {
+            assert!(put(block, 1).unwrap());
+        }
+        assert!(!near.has_room(1) && !put(3, 1).unwrap() && near.has_room(2));
+        assert!(near.renew(file, version(1), 0, 2), "it was there");
+        assert!(put(4, 2).unwrap() && put(5, 2).unwrap());
+        assert_eq!(
+            kept().collect::<Vec<_>>(),
+            [0, 4, 5],
+            "the oldest went, but for what was asked for again"
+        );
+        assert!(!near.has_room(2) && !put(6, 2).unwrap());
+        for turn in 3..3 + 4 * SPARE as u64 {
+            assert!(near.renew(file, version(1), 4 * BLOCK, turn));
+        }
+        assert!(near.read().order.len() <= SPARE + 1, "what has gone is not remembered for ever");
+        assert!(put(6, 1).unwrap() && put(7, 1).unwrap());
+        assert_eq!(kept().collect::<Vec<_>>(), [4, 6, 7]);
+    }
+
+    #[test]
     fn what_came_to_be_something_else_is_not_given() {
         let dir = tempfile::tempdir().unwrap();
         let near = Near::new(dir.path().to_owned(), 4 * BLOCK);
-        near.put(FileId(1), version(1), 0, b"as it was").unwrap();
+        assert!(near.put(FileId(1), version(1), 0, b"as it was", 0).unwrap());
         near.file().unwrap().write_all_at(b"x", 3).unwrap();
         assert_eq!(near.get(FileId(1), version(1), Span::new(0, 2)), None);
         let none = Near::new(dir.path().to_owned(), BLOCK - 1);
-        none.put(FileId(1), version(1), 0, b"no room").unwrap();
+        assert!(!none.put(FileId(1), version(1), 0, b"no room", 0).unwrap() && !none.has_room(0));
         assert_eq!(none.bytes(), (0, 0));
     }
 }

@@ -16,10 +16,20 @@ pub(crate) struct Pen {
     pub(crate) grown: u64,
 }
 
+/// How far a claim is brought to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// What is behind is as it is here.
+    Looks,
+    /// It is seen anew, and nobody claims it.
+    Claim { last: bool },
+}
+
 impl Service {
     /// Opens a claimed file to be written, as long as it is here. Nothing if it has no name any more.
     pub(crate) fn pen(&self, union: &Union, file: FileId) -> Result<Option<Pen>> {
         self.with_claimed(union, file, |path, object, version| {
+            union.keep(file, &path)?;
             let grown = match self.ways.are_open() || self.ways.lanes.is_open(file) {
                 // What is not written yet is to stay blank, so that it can be written past the buffer.
                 true => {
@@ -108,6 +118,16 @@ impl Service {
         last: bool,
         shared: Option<Facts>,
     ) -> Result<Extras> {
+        if union.is_kept(file) {
+            // What it looks like is told before it is put together, since that takes a copy as well afterwards; and no
+            // name is locked for as long as it takes.
+            self.conclude_up_to(union, file, End::Looks, shared)?;
+            union.gather(file)?;
+        }
+        self.conclude_up_to(union, file, End::Claim { last }, shared)
+    }
+
+    fn conclude_up_to(&self, union: &Union, file: FileId, end: End, shared: Option<Facts>) -> Result<Extras> {
         let _length = union.length(file);
         let mut extras = Extras::default();
         let _quiet = self.ways.lanes.quiet(file);
@@ -147,15 +167,21 @@ impl Service {
             if shared.is_none() && self.ways.is_left_over(file) {
                 union.ask(|backend| backend.open(&path)?.sync())?;
             }
-            if named && last {
+            if named && end == (End::Claim { last: true }) {
                 self.add_extras(union, file, inode, &path, &mut extras)?;
             }
             if named {
                 self.dress(union, (file, inode), &path, shared)?;
             }
-            self.see_again(union, file, &record, &path, &zeros)
+            match end {
+                End::Looks => self.store.data().hollow(file, &zeros, Batch::default()),
+                End::Claim { .. } => self.see_again(union, file, &record, &path, &zeros),
+            }
         });
         held.map_err(Error::from)?;
+        if end == End::Looks {
+            return Ok(extras);
+        }
         union.unclaim(file);
         self.forget_past(file);
         Ok(extras)

@@ -265,16 +265,27 @@ fn what_changes_while_it_leaves_is_found_behind_as_it_is_here() {
 
 #[test]
 fn a_back_end_that_fails_is_reported_and_loses_nothing() {
-    for call in
-        ["find", "layout", "create", "open_to_write", "make_dir", "set_attr", "truncate", "write", "sync"]
-    {
+    const EVERYTHING: &str = "everything";
+    for call in [
+        "find",
+        "layout",
+        "create",
+        "open_to_write",
+        "make_dir",
+        "set_attr",
+        "truncate",
+        "write",
+        "sync",
+        // As one that vanishes, and returns.
+        EVERYTHING,
+    ] {
         let (memory, broken) = (Memory::default(), Arc::new(AtomicBool::new(true)));
         let (fails, told) = (broken.clone(), Arc::new(Mutex::new(0)));
         let faulty = Faulty::new(memory.clone(), move |asked| {
             let mut told = told.lock().unwrap();
             // Half of them are done, and nobody is told.
             let fault = [Fault::Before, Fault::After][*told % 2];
-            (asked == call && fails.load(Ordering::Relaxed)).then(|| {
+            ([asked, EVERYTHING].contains(&call) && fails.load(Ordering::Relaxed)).then(|| {
                 *told += 1;
                 fault
             })
@@ -307,6 +318,34 @@ fn a_back_end_that_fails_is_reported_and_loses_nothing() {
         assert_eq!((found.mode, found.uid.0), (0o644, ALICE), "{call}");
         let read = open(&mut control, "d/f");
         assert!(data.read(read, 0, 400_000).unwrap() == pattern(1, 300_000), "{call}");
+    }
+}
+
+#[test]
+fn bytes_are_let_go_of_when_they_are_on_their_device_as_they_were_written() {
+    for (call, fault, verify) in [
+        ("sync", Fault::Before, Verify::Acknowledged),
+        ("sync", Fault::After, Verify::ReadBack),
+        ("write", Fault::Wrong, Verify::ReadBack),
+    ] {
+        let (memory, broken) = (Memory::default(), Arc::new(AtomicBool::new(true)));
+        let fails = broken.clone();
+        let faulty = Faulty::new(memory.clone(), move |asked| {
+            (asked == call && fails.load(Ordering::Relaxed)).then_some(fault)
+        });
+        let world = before(Arc::new(faulty), Draining { age: PATIENCE, verify, ..Draining::default() });
+        let mut control = world.control();
+        let token = create(&mut control, ROOT, "f");
+        world.data().write(token, At::Offset(0), &pattern(1, 300_000)).unwrap();
+        let failed = drain(&mut control, None);
+        assert!(failed.ticket.is_some_and(|ticket| ticket.failed == 1), "{call}: {failed:?}");
+        assert_eq!((failed.status.freed, failed.status.written > 0), (0, true), "{call}: {failed:?}");
+        assert_eq!(control.walk("f").unwrap().buffered, 300_000, "{call}: it is all here");
+        broken.store(false, Ordering::Relaxed);
+        let done = drain(&mut control, None);
+        clean(&done);
+        assert_eq!((done.status.freed, control.walk("f").unwrap().buffered), (300_000, 0), "{call}");
+        assert!(memory.bytes(&path("f")).unwrap() == pattern(1, 300_000), "{call}");
     }
 }
 

@@ -11,6 +11,8 @@ mod meeting;
 mod near;
 mod past;
 mod people;
+#[path = "../../../backend/tests/s3/proxy.rs"]
+mod proxy;
 mod queue;
 mod races;
 mod raw;

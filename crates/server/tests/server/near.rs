@@ -5,9 +5,9 @@ use crate::drain_several::{fleet, layout, read, write};
 use crate::raw::{Raw, name, pattern, refused};
 use crate::union::open;
 use forebay_backend::{Backend, Fault, Faulty, Memory};
-use forebay_model::{Access, ErrorKind, FileId, Gid, Span, Uid};
+use forebay_model::{Access, ErrorKind, FileId, Gid, Span, Striping, Uid};
 use forebay_server::Draining;
-use forebay_wire::{At, DrainCall, MAX_FETCH, Request};
+use forebay_wire::{At, DrainCall, MAX_FETCH, Request, Token};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,7 +27,7 @@ fn unreadable(memory: &Memory) -> (Arc<dyn Backend>, Arc<AtomicBool>) {
 
 /// How much of it is near afterwards, and how much in all.
 fn fetch(raw: &mut Raw, file: FileId, offset: u64, len: u64) -> (u64, u64) {
-    let told = report(raw, DrainCall::Fetch { file, offset, len });
+    let told = report(raw, DrainCall::Fetch { file, offset, len, turn: offset });
     (told.fetched, told.status.near.0)
 }
 
@@ -62,7 +62,7 @@ fn what_was_brought_near_is_read_without_the_back_end_until_it_changes() {
     memory.put(&path("f"), (Uid(0), Gid(0)), 0o644, b"changed");
     let token = open(&mut control, "f", Access::READ).unwrap();
     assert_eq!(data.read(token, 0, 7).unwrap(), b"changed");
-    let gone = Request::Drain(DrainCall::Fetch { file: FileId(u64::MAX), offset: 0, len: 1 });
+    let gone = Request::Drain(DrainCall::Fetch { file: FileId(u64::MAX), offset: 0, len: 1, turn: 0 });
     assert!(control.call(gone).is_err());
 }
 
@@ -112,6 +112,38 @@ fn every_server_has_its_part_of_a_file_near() {
     memory.put(&[name("f")], (Uid(0), Gid(0)), 0o644, &pattern(9, 700_000));
     assert_eq!(control.walk("f").unwrap().size, 700_000);
     assert!(read(&fleet, token, 700_000) == pattern(9, 700_000));
+}
+
+/// Every server has room of its own: what fits into all together comes, though it is more than one of them can keep, and what
+/// has come is not driven out for the rest.
+#[test]
+fn several_servers_keep_more_near_than_one() {
+    let memory = Memory::default();
+    let (backend, broken) = unreadable(&memory);
+    let fleet = fleet(&backend, Draining::default());
+    let mut control = fleet.control(0);
+    let striping = Some(Striping { width: 0, stripe: 4 * BLOCK });
+    control.call(Request::SetLayout { dir: FileId::ROOT, striping }).unwrap();
+    let room = report(&mut control, DrainCall::Look { ticket: None }).status.near.1;
+    let len = 2 * room + 12_345;
+    let tokens = ["f", "g"].map(|text| control.create(FileId::ROOT, text, 0o644));
+    for (token, salt) in tokens.into_iter().zip(1..) {
+        write(&fleet, token, 0, &pattern(salt, len as usize));
+        clean(&drain(&mut control, None));
+    }
+    let fetch = |control: &mut Raw, token: Token, turn| {
+        let told = report(control, DrainCall::Fetch { file: token.file, offset: 0, len, turn });
+        (told.fetched, told.full)
+    };
+    assert_eq!(fetch(&mut control, tokens[0], 1), (len, false));
+    let (more, full) = fetch(&mut control, tokens[1], 1);
+    assert!(full && more < len, "{more} of {len}");
+    broken.store(true, Ordering::Relaxed);
+    assert!(read(&fleet, tokens[0], len) == pattern(1, len as usize), "it is still near");
+    broken.store(false, Ordering::Relaxed);
+    assert_eq!(fetch(&mut control, tokens[1], 2), (len, false), "another turn drives it out");
+    broken.store(true, Ordering::Relaxed);
+    assert!(read(&fleet, tokens[1], len) == pattern(2, len as usize));
 }
 
 /// As one makes files that are to be striped behind in some way, before they are written.

@@ -1,17 +1,18 @@
 //! Back ends in trouble: full, read-only, too narrow for a name, slow. Nothing is lost, and whoever looks is told what is
 //! wrong with whose file.
 
-use crate::drain::{PATIENCE, ROOT, before, clean, create, drain, open, path, until};
+use crate::drain::{PATIENCE, ROOT, before, clean, create, drain, open, path, report, until};
+use crate::proxy;
 use crate::raw::{ALICE, Raw, World, name, pattern};
 use crate::store::Bucket;
-use forebay_backend::{Backend, Dir, Fault, Faulty, Memory, Stripes};
+use forebay_backend::{Backend, Dir, Fault, Faulty, Memory, S3, Stripes};
 use forebay_model::{Bytes, ErrorKind, FileId};
 use forebay_server::{Draining, Server};
-use forebay_wire::{At, DrainReport, RenameMode, Request, Token};
+use forebay_wire::{At, DrainCall, DrainReport, RenameMode, Request, Token};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 const MIB: usize = 1 << 20;
@@ -216,15 +217,27 @@ fn clean_of(report: &DrainReport) {
     assert!(report.ticket.is_some_and(|ticket| ticket.failed + ticket.skipped == 0), "{report:?}");
 }
 
-/// As 2 GiB through 256 MiB, into a bucket of a real object store.
+/// As 2 GiB through 256 MiB, into a bucket of a real object store: what is there is read from its parts while the file is
+/// open, and put together once, when it is closed, also where the store fails at first.
 #[test]
 fn a_burst_larger_than_the_buffer_passes_into_a_bucket() {
     let Some(bucket) = Bucket::new() else { return };
-    let world = before(Arc::new(bucket.open()), Draining::default());
+    let (whole, fails) = (128 * MIB, AtomicBool::new(true));
+    let copied = Arc::new(AtomicUsize::new(0));
+    let count = copied.clone();
+    let access = proxy::before(bucket.access(), move |method, key, headers| {
+        let bytes = if method == "PUT" && key == "burst" { put(headers, whole) } else { 0 };
+        count.fetch_add(bytes, Ordering::Relaxed);
+        None
+    });
+    let store = Faulty::new(S3::open("bucket", &access).unwrap(), move |call| {
+        (call == "gather" && fails.swap(false, Ordering::Relaxed)).then_some(Fault::Before)
+    });
+    let world = before(Arc::new(store), Draining { threshold: 0, age: PATIENCE, ..Draining::default() });
+    assert_eq!(8 * world.config.capacity.0 as usize, whole);
     let (mut control, mut data) = (world.control(), world.data());
     let token = create(&mut control, ROOT, "burst");
-    let pieces = 3 * world.config.capacity.0 as usize / MIB;
-    for number in 0..pieces {
+    for number in 0..whole / MIB {
         let bytes = pattern(number as u64, MIB);
         loop {
             match data.write(token, At::Offset((number * MIB) as u64), &bytes) {
@@ -233,14 +246,42 @@ fn a_burst_larger_than_the_buffer_passes_into_a_bucket() {
             }
         }
     }
-    clean(&drain(&mut control, None));
+    let freed = |control: &mut Raw| report(control, DrainCall::Look { ticket: None }).status.freed;
+    until("everything leaves while it is open", || freed(&mut control) == whole as u64);
+    assert_eq!((bucket.ask("GET", "burst", b"").1.len(), bucket.parts() > 0), (0, true), "parts alone");
+    assert!(data.read(token, MIB as u64, 1 << 20).unwrap() == pattern(1, MIB), "from its parts");
+    control.call(Request::Close { token }).unwrap();
+    until("it is put together when it is closed", || bucket.parts() == 0);
     let there = bucket.ask("GET", "burst", b"").1;
-    assert_eq!((there.len(), bucket.parts()), (pieces * MIB, 0), "one object, and nothing else");
+    assert_eq!(there.len(), whole);
     for (number, piece) in there.chunks(MIB).enumerate() {
         assert!(piece == pattern(number as u64, MIB), "piece {number}");
     }
+    let copied = copied.load(Ordering::Relaxed);
+    assert!(copied <= 2 * whole, "{copied} bytes were copied for {whole}");
+    let (found, here) =
+        (bucket.open().find(&path("burst")).unwrap().unwrap(), control.walk("burst").unwrap());
+    assert_eq!((found.mode, found.version.mtime), (here.mode, here.mtime));
     let read = open(&mut control, "burst");
     assert!(data.read(read, MIB as u64, 1 << 20).unwrap() == pattern(1, MIB), "through the buffer");
+}
+
+/// How many bytes of an object a request makes: sent, or copied by the store, all of them if it is not said which.
+fn put(headers: &str, whole: usize) -> usize {
+    let headers = headers.to_ascii_lowercase();
+    let value = |name: &str| {
+        let (_, rest) = headers.split_once(&format!("\n{name}: "))?;
+        rest.lines().next()
+    };
+    let range =
+        value("x-amz-copy-source-range").and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
+    let ends =
+        range.and_then(|(first, last)| Some((first.parse::<usize>().ok()?, last.parse::<usize>().ok()?)));
+    match (ends, value("x-amz-copy-source"), value("content-length")) {
+        (Some((first, last)), _, _) => last + 1 - first,
+        (None, Some(_), _) => whole,
+        (None, None, sent) => sent.and_then(|sent| sent.parse().ok()).unwrap_or(0),
+    }
 }
 
 #[test]

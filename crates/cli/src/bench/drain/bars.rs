@@ -101,8 +101,8 @@ pub(super) fn bars(rows: &[Row]) -> Vec<Bar> {
 fn bandwidth(rows: &Rows<'_>, bars: &mut Vec<Bar>) {
     let word = rows.pattern.word();
     let Some(trio) = rows.plain(Order::Trio) else { return };
-    let best = rows.of(|way| *way == trio).iter().map(|row| row.of_best).fold(0.0, f64::max);
-    bars.push(Bar::least(format!("{word}: trio reaches of the targets' best"), best, BEST));
+    let least = rows.of(|way| *way == trio).iter().map(|row| row.of_best).fold(f64::INFINITY, f64::min);
+    bars.push(Bar::least(format!("{word}: trio reaches of the targets' best"), least, BEST));
     if let Some(gain) = rows.ratio(&trio, &Variant::Direct, |row| row.bandwidth) {
         bars.push(Bar::told(format!("{word}: trio's bandwidth to that of direct writes"), gain));
     }

@@ -1,7 +1,7 @@
 //! Through the buffer: everything is written to servers, and then they are told to drain it.
 
 use super::Ran;
-use super::ground::{Ground, Process};
+use super::ground::{FILLING, Ground, Process};
 use super::nodes;
 use super::scenario::{Point, Scenario};
 use super::variant::{Alpha, Way, order_word};
@@ -77,21 +77,26 @@ pub(super) fn run(
     Ok(Ran { jobs, bytes: scenario.bytes(point) })
 }
 
-/// Writes what all processes have, a request of each in turn, as processes do that run side by side.
+/// Writes what all processes have, request by request, each of any process that has one left: processes that run side by
+/// side drift apart, and do not march in step.
 fn fill(scenario: &Scenario, ground: &Ground, clients: &[Client]) -> Outcome {
     let request = scenario.here(scenario.request);
-    let bytes = vec![0x5a; request as usize];
+    let bytes = vec![FILLING; request as usize];
     let open = |process: &Process| {
         let path = ground.files[process.file].shown();
         Ok(clients[process.job].open(path, OpenOptions::WRITE)?)
     };
     let files = ground.processes.iter().map(open).collect::<Outcome<Vec<File>>>()?;
-    let longest = ground.processes.iter().map(|process| process.len).max().unwrap_or(0);
-    for round in 0..longest.div_ceil(request.max(1)) {
-        let at = round * request;
-        for (process, file) in ground.processes.iter().zip(&files).filter(|(process, _)| at < process.len) {
-            let count = request.min(process.len - at);
-            file.pwrite(process.start + at, &bytes[..count as usize])?;
+    let (mut lot, mut at) = (Lot(scenario.seed), vec![0; files.len()]);
+    let mut left: Vec<usize> = (0..files.len()).filter(|&one| ground.processes[one].len > 0).collect();
+    while !left.is_empty() {
+        let place = lot.below(left.len() as u32) as usize;
+        let (process, done) = (&ground.processes[left[place]], &mut at[left[place]]);
+        let count = request.min(process.len - *done);
+        files[left[place]].pwrite(process.start + *done, &bytes[..count as usize])?;
+        *done += count;
+        if *done == process.len {
+            left.swap_remove(place);
         }
     }
     files.into_iter().try_for_each(|file| Ok(file.close()?))

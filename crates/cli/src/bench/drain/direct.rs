@@ -1,7 +1,7 @@
 //! Without a buffer: every process writes to the targets itself, all at once.
 
 use super::Ran;
-use super::ground::Ground;
+use super::ground::{FILLING, Ground};
 use super::scenario::{Point, Scenario};
 use crate::failure::{Failure, Outcome};
 use forebay_backend::Backend;
@@ -13,7 +13,7 @@ pub(super) fn run(scenario: &Scenario, point: Point) -> Outcome<Ran> {
     let mut ground = Ground::new(scenario, point)?;
     ground.plan(scenario, point, |_, number, _| Ok(Name::new(format!("data{number}"))?))?;
     let backend = forebay_backend::open(&ground.modelled(scenario, point))?;
-    let request = vec![0x5a; scenario.here(scenario.request) as usize];
+    let request = vec![FILLING; scenario.here(scenario.request) as usize];
     let gate = Barrier::new(ground.processes.len() + 1);
     let ends = std::thread::scope(|scope| {
         let write = |number: usize| {

@@ -8,6 +8,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
 
+/// All bytes of all files.
+pub(super) const FILLING: u8 = 0x5a;
+/// So much is compared at once.
+const LOOK: usize = 8 << 20;
+
 /// What a process writes: a piece of a file, request by request.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
@@ -117,6 +122,18 @@ impl Ground {
                 let text =
                     format!("{} should have {} bytes behind, and has {found:?}", file.shown(), file.size);
                 return Err(Failure::Failed(text));
+            }
+            let object = self.plain.open(&file.path)?;
+            let mut bytes = vec![0; LOOK];
+            for at in (0..file.size).step_by(LOOK) {
+                let count = object.read_at(at, &mut bytes)?;
+                if let Some(wrong) = bytes[..count].iter().position(|byte| *byte != FILLING) {
+                    let place = at + wrong as u64;
+                    return Err(Failure::Failed(format!(
+                        "{} is not what was written at {place}",
+                        file.shown()
+                    )));
+                }
             }
         }
         Ok(())
