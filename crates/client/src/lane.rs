@@ -276,7 +276,7 @@ impl Lane {
         }
         let left: u64 = self.slabs.iter().map(|slab| u64::from(slab.room())).sum();
         let newest = self.slabs.back().map_or(0, |slab| u64::from(slab.len));
-        Wrote::All { ahead: left <= newest }
+        Wrote::All { ahead: left <= 2 * newest }
     }
 }
 

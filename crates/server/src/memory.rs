@@ -3,6 +3,7 @@
 //! **Invariant**: only who may open the store's files anyway is told where they are; a slab is granted in its job's
 //! turn and paid for by its bytes; what is written or read without asking needs no other turn.
 
+use crate::drain::Room;
 use crate::jobs::Membership;
 use crate::opens::Hold;
 use crate::service::{Caller, Service};
@@ -40,37 +41,82 @@ pub(crate) async fn serve(
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     service.demand_joined()?;
-    let counting = service;
-    let (service, caller, job_id) = (service.clone(), caller.clone(), job.id());
-    let (price, bytes) = match *request {
-        Request::Slab { ring, least, .. } => {
-            let len = service.store.data().next_slab(RingId(ring), least);
-            (service.turns.price(len), len)
-        }
-        _ => (service.turns.price(0), 0),
-    };
-    let entry = job.enter(price, service.store.data().now())?;
-    let mut turn = job.wait(entry).await?;
-    let request = request.clone();
-    // It may have to flush, and to wait for space.
+    if let Request::Slab { ring, keep, least } = *request {
+        return slab(service, job, caller, Asked { ring: RingId(ring), keep, least }).await;
+    }
+    let entry = job.enter(service.turns.price(0), service.store.data().now())?;
+    let _turn = job.wait(entry).await?;
+    let (service, caller, job, request) = (service.clone(), caller.clone(), job.id(), request.clone());
+    // It may have to flush.
     let done = tokio::task::spawn_blocking(move || match request {
         Request::Ring { token, own, write } => {
-            let wanted = Wanted { own: own.map(RingId), write, job: job_id };
-            ring(&service, &caller, &token, wanted)
+            ring(&service, &caller, &token, Wanted { own: own.map(RingId), write, job })
         }
         Request::Map { token, ring, from } => map(&service, &caller, &token, RingId(ring), from),
-        Request::Slab { ring, keep, .. } => slab(&service, &caller, RingId(ring), keep, bytes),
         other => Err(Error::new(ErrorKind::Protocol, format!("{other:?} is not about shared memory"))),
     });
-    let answer = done.await.unwrap_or_else(|_| Err(ErrorKind::Io.into()));
-    let granted = match &answer {
-        Ok(Reply::Slab(slab)) => slab.len,
-        _ => 0,
-    };
-    turn.spare(u64::from(bytes - granted.min(bytes)));
-    job.wrote(u64::from(granted));
-    counting.ways.came(u64::from(granted));
-    answer
+    done.await.unwrap_or_else(|_| Err(ErrorKind::Io.into()))
+}
+
+/// Who wants space, and how much at least.
+#[derive(Clone, Copy)]
+struct Asked {
+    ring: RingId,
+    keep: u32,
+    least: u32,
+}
+
+/// Space for a ring. A full buffer is waited for, without the turn, as long as the drain makes room; what there is goes to
+/// the job that is due it, not to the quickest.
+async fn slab(service: &Arc<Service>, job: &Membership, caller: &Caller, asked: Asked) -> Answer {
+    let crowded = service.drain.as_ref().filter(|engine| engine.is_crowded());
+    let mut room = crowded.map(|engine| Room::wanted(engine, job.id()));
+    let mut full = Error::from(ErrorKind::NoSpace);
+    loop {
+        if room.as_ref().is_none_or(Room::is_next) {
+            match grant(service, job, caller, asked).await {
+                Err(error) if error.kind() == ErrorKind::NoSpace => full = error,
+                Err(error) => return Err(error),
+                Ok(slab) => {
+                    if let Some(room) = &room {
+                        room.got(service, slab.len);
+                    }
+                    return Ok(Reply::Slab(Box::new(slab)));
+                }
+            }
+        }
+        let Some(engine) = &service.drain else { return Err(full) };
+        if *service.stopping().borrow() {
+            return Err(Error::new(ErrorKind::Busy, "the buffer is full, and the server ends: come again"));
+        }
+        room.get_or_insert_with(|| Room::wanted(engine, job.id())).wait(&full).await?;
+    }
+}
+
+/// Grants a slab in a turn of its job, at the price of its bytes.
+async fn grant(service: &Arc<Service>, job: &Membership, caller: &Caller, asked: Asked) -> Result<SlabGrant> {
+    let Asked { ring, keep, least } = asked;
+    let len = service.store.data().next_slab(ring, least);
+    let entry = job.enter(service.turns.price(len), service.store.data().now())?;
+    let mut turn = job.wait(entry).await?;
+    let (store, uid) = (service.clone(), caller.who.uid);
+    // It may have to flush.
+    let done = tokio::task::spawn_blocking(move || store.store.data().grant_slab(uid, ring, keep, len));
+    let granted = done.await.unwrap_or_else(|_| Err(ErrorKind::Io.into()));
+    let bytes = granted.as_ref().map_or(0, |offer| offer.len);
+    turn.spare(u64::from(len - bytes.min(len)));
+    job.wrote(u64::from(bytes));
+    service.ways.came(u64::from(bytes));
+    let offer = granted?;
+    Ok(SlabGrant {
+        slab: offer.slab,
+        path: self::bytes(offer.path),
+        size: offer.size,
+        start: offer.start,
+        len: offer.len,
+        records: offer.records,
+        epoch: offer.epoch,
+    })
 }
 
 /// What a ring is wanted for.
@@ -111,19 +157,6 @@ fn ring(service: &Service, caller: &Caller, token: &Token, wanted: Wanted) -> An
     })))
 }
 
-fn slab(service: &Service, caller: &Caller, ring: RingId, keep: u32, len: u32) -> Answer {
-    let offer = service.store.data().grant_slab(caller.who.uid, ring, keep, len)?;
-    Ok(Reply::Slab(Box::new(SlabGrant {
-        slab: offer.slab,
-        path: bytes(offer.path),
-        size: offer.size,
-        start: offer.start,
-        len: offer.len,
-        records: offer.records,
-        epoch: offer.epoch,
-    })))
-}
-
 fn map(service: &Service, caller: &Caller, token: &Token, ring: RingId, from: u64) -> Answer {
     let _hold = claim(service, caller, token, Access::READ)?;
     let offer = service.store.data().lease(token.uid, token.file, ring, from)?;
@@ -156,9 +189,10 @@ fn bytes(path: PathBuf) -> Vec<u8> {
 /// Hears rings for as long as the server lives: soon while something happens, else when somebody rings.
 pub(crate) fn attend(service: &Service) {
     let (stopping, data) = (service.stopping(), service.store.data());
+    let others = std::thread::available_parallelism().map_or(0, |processors| processors.get() - 1);
     let mut tended = Instant::now();
     while !*stopping.borrow() {
-        match data.attend() {
+        match data.attend(others) {
             Ok(true) => std::thread::sleep(TICK),
             Ok(false) => data.doze(NAP),
             Err(error) => {

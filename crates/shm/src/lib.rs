@@ -18,6 +18,7 @@
 mod arena;
 mod bell;
 mod map;
+mod past;
 mod ring;
 mod slots;
 mod window;

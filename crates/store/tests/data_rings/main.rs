@@ -72,7 +72,7 @@ fn one_step(
         29 => {
             world.data().tend_rings(Duration::ZERO).unwrap();
         }
-        30..32 => drop(world.data().attend().unwrap()),
+        30..32 => drop(world.data().attend(1).unwrap()),
         32 => {
             world.data().sync(file).unwrap();
             world.data().settle(file).unwrap();
@@ -134,7 +134,7 @@ fn random_rings_and_requests_on_a_store_that_dies_equal_a_model() {
         for file in files {
             world.data().delete(file, Batch::default()).unwrap();
         }
-        world.data().attend().unwrap();
+        world.data().attend(1).unwrap();
         assert_eq!(world.data().usage().live, 0, "round {round}");
     }
 }
@@ -274,7 +274,7 @@ fn random_garbage_in_a_ring_harms_nobody_else() {
                 // Whatever its answer is.
                 0 => drop(world.data().grant_slab(OWNER, hostile.ring, dice.next() as u32, 5000)),
                 1 => drop(world.data().bind_ring(OWNER, JobId(2), spoilt, Some(hostile.ring), true)),
-                2 => drop(world.data().attend().unwrap()),
+                2 => drop(world.data().attend(1).unwrap()),
                 3 => drop(world.data().tend_rings(Duration::ZERO).unwrap()),
                 4 => {
                     world.stop();

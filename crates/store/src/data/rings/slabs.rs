@@ -10,7 +10,7 @@ use forebay_shm::Slab;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The first grant to a ring; each is twice the one before, up to a bound.
+/// The first grant to a ring; each is four times the one before, up to a bound.
 const FIRST_SLAB: u32 = 256 << 10;
 /// The largest, and the share of the capacity that one may be.
 const LARGEST_SLAB: u64 = 8 << 20;
@@ -66,7 +66,8 @@ impl Recall {
 impl Data {
     /// How much a ring is granted next: at least `least` where that is possible.
     pub fn next_slab(&self, ring: RingId, least: u32) -> u32 {
-        let usual = self.rings_state(ring, |state| FIRST_SLAB << state.grants.min(8)).unwrap_or(FIRST_SLAB);
+        let usual =
+            self.rings_state(ring, |state| FIRST_SLAB << (2 * state.grants).min(8)).unwrap_or(FIRST_SLAB);
         let capacity = u64::from(self.geometry.regions) * u64::from(self.geometry.size);
         let most = (capacity / SHARE).clamp(LEAST_SLAB, LARGEST_SLAB).min(u64::from(self.geometry.size));
         usual.max(least).min(most as u32)
@@ -130,7 +131,10 @@ impl Data {
     fn announce(&self, channel: &Channel, file: FileId, keep: u32) -> Result<()> {
         let locked = self.files.get(file, || self.load(file))?;
         let mut locked = lock(&locked);
-        self.hear(file, &mut locked)?;
+        // What it has written is heard when somebody needs it, or has time for it: here its client waits for space.
+        if keep == u32::MAX || channel.lock().slabs.len() >= MOST_SLABS as usize {
+            self.hear(file, &mut locked)?;
+        }
         let mut state = channel.lock();
         if channel.taker.waiting(state.note.taken()).unwrap_or(0) == 0 {
             state.release(keep);
