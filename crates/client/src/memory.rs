@@ -133,7 +133,8 @@ impl Memory {
             return false;
         }
         let seen = self.seen.fetch_add(data.len() as u64 + ONE_WRITE, Ordering::Relaxed);
-        if seen + (data.len() as u64) < WORTH_BYTES {
+        // Where it would have to make a connection first, asking for a ring takes no longer.
+        if seen + (data.len() as u64) < WORTH_BYTES && session.pool.has_idle() {
             return false;
         }
         if session.pool.is_in_doubt() && session.line().await.is_err() {

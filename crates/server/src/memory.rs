@@ -99,10 +99,14 @@ async fn grant(service: &Arc<Service>, job: &Membership, caller: &Caller, asked:
     let len = service.store.data().next_slab(ring, least);
     let entry = job.enter(service.turns.price(len), service.store.data().now())?;
     let mut turn = job.wait(entry).await?;
-    let (store, uid) = (service.clone(), caller.who.uid);
-    // It may have to flush.
-    let done = tokio::task::spawn_blocking(move || store.store.data().grant_slab(uid, ring, keep, len));
-    let granted = done.await.unwrap_or_else(|_| Err(ErrorKind::Io.into()));
+    let (waiting, uid) = (service.clone(), caller.who.uid);
+    let granted = match service.store.data().try_grant_slab(uid, ring, keep, len).transpose() {
+        Some(granted) => granted,
+        // It may have to flush.
+        None => tokio::task::spawn_blocking(move || waiting.store.data().grant_slab(uid, ring, keep, len))
+            .await
+            .unwrap_or_else(|_| Err(ErrorKind::Io.into())),
+    };
     let bytes = granted.as_ref().map_or(0, |offer| offer.len);
     turn.spare(u64::from(len - bytes.min(len)));
     job.wrote(u64::from(bytes));
@@ -193,7 +197,7 @@ pub(crate) fn attend(service: &Service) {
     let mut tended = Instant::now();
     while !*stopping.borrow() {
         match data.attend(others) {
-            Ok(true) => std::thread::sleep(TICK),
+            Ok(true) => data.doze(TICK),
             Ok(false) => data.doze(NAP),
             Err(error) => {
                 tracing::error!(%error, "what clients wrote could not be taken: it stays in their rings");

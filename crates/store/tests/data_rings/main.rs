@@ -198,6 +198,41 @@ fn what_a_client_may_not_say_is_passed_over_and_the_next_is_heard() {
 }
 
 #[test]
+fn writers_that_need_all_processors_are_heard_when_they_pause_or_have_said_much() {
+    let files = [FileId(100), FileId(101)];
+    let world = World::new();
+    let mut clients = files.map(|file| Client::new(&world, file));
+    let said = |clients: &[Client; 2]| {
+        clients.each_ref().map(|client| forebay_shm::RING_RECORDS - client.writer.room())
+    };
+    let write = |clients: &mut [Client; 2], byte: u8| {
+        clients.iter_mut().for_each(|client| assert!(client.write(&world, 0, &[byte; 10])));
+    };
+    write(&mut clients, 1);
+    assert!(world.data().attend(1).unwrap(), "something waits");
+    assert_eq!(said(&clients), [1, 1], "two write, and there is one processor beside this");
+    write(&mut clients, 2);
+    assert!(world.data().attend(2).unwrap());
+    assert_eq!(said(&clients), [0, 0], "there is one for each");
+    write(&mut clients, 3);
+    assert!(world.data().attend(1).unwrap());
+    std::thread::sleep(Duration::from_millis(5));
+    assert!(world.data().attend(1).unwrap());
+    assert_eq!(said(&clients), [0, 0], "they have paused");
+    for _ in 0..76 {
+        assert!(clients[0].write(&world, 0, &[4; 1]));
+    }
+    write(&mut clients, 5);
+    assert!(world.data().attend(1).unwrap());
+    assert_eq!(said(&clients), [0, 0], "one has filled many slabs, and the other is alone with a processor");
+    write(&mut clients, 6);
+    assert!(world.data().attend(0).unwrap());
+    for file in files {
+        assert_eq!(world.read(file), [6; 10], "whoever asks hears all of it");
+    }
+}
+
+#[test]
 fn bytes_that_change_after_their_record_are_an_error_of_that_file_alone() {
     let (file, other) = (FileId(100), FileId(101));
     let world = World::new();

@@ -141,10 +141,12 @@ impl Channel {
         let (Some(file), Some(waiting)) = (state.bound, self.taker.waiting(taken)) else {
             return Glance::Empty;
         };
-        if state.seen.0 != taken + waiting {
+        let moved = state.seen.0 != taken + waiting;
+        if moved {
             state.seen = (taken + waiting, Instant::now());
         }
-        let (still, scarce) = (state.seen.1.elapsed() > STILL, state.slabs.len() > MANY_SLABS);
+        let still = !moved && state.seen.1.elapsed() > STILL;
+        let scarce = state.slabs.len() > MANY_SLABS;
         match waiting {
             0 => Glance::Empty,
             1..=MANY_RECORDS if !still && !scarce => Glance::Moving(file),

@@ -4,7 +4,7 @@ use super::RingId;
 use super::channel::{Channel, Granted, State};
 use super::note::{MOST_SLABS, SlabNote};
 use crate::data::reclaim::Want;
-use crate::data::{Data, lock};
+use crate::data::{Data, Grant, lock};
 use forebay_model::{Error, ErrorKind, FileId, Result, Uid};
 use forebay_shm::Slab;
 use std::path::PathBuf;
@@ -63,6 +63,10 @@ impl Recall {
     }
 }
 
+fn wanted(len: u32) -> Want {
+    Want { len, slots: (len / BYTES_PER_SLOT).max(1) }
+}
+
 impl Data {
     /// How much a ring is granted next: at least `least` where that is possible.
     pub fn next_slab(&self, ring: RingId, least: u32) -> u32 {
@@ -82,6 +86,26 @@ impl Data {
     /// Grants a slab to a ring of a user, whose client has done with all slabs before `keep`. Waits for space as any
     /// reservation does.
     pub fn grant_slab(&self, uid: Uid, ring: RingId, keep: u32, len: u32) -> Result<SlabOffer> {
+        let granted =
+            self.grant_by(uid, ring, keep, |file| self.reserve_for(uid, file, wanted(len)).map(Some))?;
+        granted.ok_or_else(|| ErrorKind::NoSpace.into())
+    }
+
+    /// The same without waiting for anything; `None` says nothing about whether there is space.
+    pub fn try_grant_slab(&self, uid: Uid, ring: RingId, keep: u32, len: u32) -> Result<Option<SlabOffer>> {
+        self.grant_by(uid, ring, keep, |file| {
+            let lane = lock(&self.space).lane(uid, file);
+            Ok(self.grant(lane, wanted(len)))
+        })
+    }
+
+    fn grant_by(
+        &self,
+        uid: Uid,
+        ring: RingId,
+        keep: u32,
+        reserve: impl FnOnce(FileId) -> Result<Option<Grant>>,
+    ) -> Result<Option<SlabOffer>> {
         let stale = || Error::new(ErrorKind::Stale, format!("ring {} is not there any more", ring.0));
         let channel = lock(&self.rings.table).channels.get(&ring).cloned().ok_or_else(stale)?;
         let file = {
@@ -90,11 +114,10 @@ impl Data {
             state.bound.filter(|_| state.uid == uid && state.writes).ok_or_else(stale)?
         };
         self.announce(&channel, file, keep)?;
-        let want = Want { len, slots: (len / BYTES_PER_SLOT).max(1) };
-        let grant = self.reserve_for(uid, file, want);
+        let grant = reserve(file);
         let mut state = channel.lock();
         state.granting -= 1;
-        let grant = grant?;
+        let Some(grant) = grant? else { return Ok(None) };
         let (region, slot, slots) = (grant.region, grant.slot, grant.slots);
         let note = SlabNote {
             number: state.next_slab,
@@ -123,7 +146,7 @@ impl Data {
         };
         let (filled, slots, slab) = (note.start, slot..slot + slots, Slab::new(grant.bytes));
         state.slabs.push(Granted { note, region, slab, slots, filled });
-        Ok(offer)
+        Ok(Some(offer))
     }
 
     /// Somebody is about to get space for a file, and has done with the slabs before `keep`: others cannot read it
