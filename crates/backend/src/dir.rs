@@ -216,6 +216,15 @@ impl Backend for Dir {
         }
     }
 
+    fn identity(&self) -> Option<String> {
+        // Where something else is mounted, or nothing, both numbers are others.
+        let stat =
+            statx(&self.root, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME).ok()?;
+        let born = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+        let born = born.then(|| format!(" {}.{:09}", stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec));
+        Some(format!("{}{}", stat.stx_ino, born.unwrap_or_default()))
+    }
+
     fn topology(&self) -> Option<Description> {
         match &self.told {
             // What was true when it was opened may have changed.

@@ -77,6 +77,10 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.targets()
     }
 
+    fn identity(&self) -> Option<String> {
+        self.inner.identity()
+    }
+
     fn topology(&self) -> Option<Description> {
         self.inner.topology()
     }

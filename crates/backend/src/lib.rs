@@ -44,6 +44,11 @@ pub trait Backend: Send + Sync {
     /// How people name it.
     fn name(&self) -> String;
 
+    /// What tells this back end from others, as long as it exists; nothing if that is not known.
+    fn identity(&self) -> Option<String> {
+        None
+    }
+
     /// What is there, if anything.
     fn find(&self, path: Path<'_>) -> Result<Option<Found>>;
 

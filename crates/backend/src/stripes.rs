@@ -193,6 +193,11 @@ impl Backend for Stripes {
         format!("stripes:{}", self.targets().join(","))
     }
 
+    fn identity(&self) -> Option<String> {
+        let all: Option<Vec<String>> = self.dirs.iter().map(Backend::identity).collect();
+        all.map(|all| all.join(", "))
+    }
+
     fn find(&self, path: Path<'_>) -> Result<Option<Found>> {
         match path.first() {
             Some(name) if name.as_bytes() == OBJECTS => Ok(None),

@@ -165,6 +165,10 @@ impl Backend for Model {
         self.inner.targets()
     }
 
+    fn identity(&self) -> Option<String> {
+        self.inner.identity()
+    }
+
     fn topology(&self) -> Option<Description> {
         self.inner.topology()
     }

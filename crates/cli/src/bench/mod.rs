@@ -1,6 +1,7 @@
 //! `bench`: how fast Forebay is and how fairly it is shared, with real servers and real client processes.
 //!
 //! ```text
+//! frame      what all of them have: a scenario, a picture, an end
 //! io         side by side with sockets, tmpfs, the page cache and a bare mount (crate `bench`)
 //! scenario   what a file says
 //! stage      servers in a temporary directory
@@ -15,6 +16,7 @@
 //! ```
 
 mod drain;
+mod frame;
 mod glimpse;
 mod io;
 mod lot;
@@ -28,11 +30,12 @@ mod stage;
 mod worker;
 
 use crate::failure::{Failure, Outcome};
+use crate::output;
 use crate::view::SharedReport;
-use crate::{output, signals};
 use clap::{Args, Subcommand};
 pub(crate) use drain::drained;
 use forebay_policy::share::Discipline;
+use frame::Frame;
 pub(crate) use glimpse::Glimpse;
 pub(crate) use io::{Far, Places, Steps};
 use measure::measure;
@@ -41,8 +44,7 @@ pub(crate) use route::two_jobs;
 use run::{Record, Run};
 use scenario::Scenario;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 pub(crate) use worker::BenchJob;
 
 /// How often a job is run alone, for its slowdown: the middle one counts.
@@ -67,7 +69,7 @@ pub(crate) fn duel(stop: &AtomicBool, watch: &mut dyn FnMut(&[Glimpse])) -> Outc
 
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// Run a scenario of jobs that share servers, by policy and under fifo, and compare
+    /// Run a scenario of jobs that share servers, or a directory of them, by policy and under fifo, and compare
     Share(Share),
     /// Measure reads, writes, names and unmodified programs side by side with what they compete with
     Io(io::Io),
@@ -81,15 +83,8 @@ pub(crate) enum Bench {
 
 #[derive(Args)]
 pub(crate) struct Share {
-    /// The scenario: a TOML file with policy, device_rate and tables named job; or a directory of them
-    #[arg(value_name = "SCENARIO")]
-    scenario: PathBuf,
-    /// Print as JSON
-    #[arg(long)]
-    json: bool,
-    /// Where to put the picture (SCENARIO.svg); here, unless JSON is printed
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    #[command(flatten)]
+    frame: Frame,
 }
 
 impl Bench {
@@ -106,21 +101,20 @@ impl Bench {
 
 impl Share {
     fn run(&self) -> Outcome {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        signals::on_stop(move || stopped.store(true, Ordering::Relaxed))?;
-        if !self.scenario.is_dir() {
-            let scenario = Scenario::load(&self.scenario)?;
-            return output::show(&self.perform(&self.scenario, &scenario, &stop)?, self.json);
+        let stop = frame::stop()?;
+        let Frame { scenario: path, json, .. } = &self.frame;
+        if !path.is_dir() {
+            let scenario = Scenario::load(path)?;
+            return output::show(&self.perform(path, &scenario, &stop)?, *json);
         }
         // All are read before the first is run: a typo is told at once.
-        let paths = scenarios(&self.scenario)?;
+        let paths = scenarios(path)?;
         let all = paths.iter().map(|path| Ok((path, Scenario::load(path)?))).collect::<Outcome<Vec<_>>>()?;
         let mut reports = Vec::new();
         for (path, scenario) in &all {
             reports.push(self.perform(path, scenario, &stop)?);
         }
-        output::show(&Reports { scenarios: reports }, self.json)
+        output::show(&Reports { scenarios: reports }, *json)
     }
 
     /// Runs a scenario under every scheduler it names, and draws it.
@@ -130,22 +124,15 @@ impl Share {
         let mut records: Vec<(Discipline, Record)> = Vec::new();
         for discipline in disciplines {
             let (title, policy, length) = (&scenario.title, &scenario.policy, scenario.length());
-            self.say(format_args!("{title}: {policy} under {discipline} ({length:.0} s)"));
+            self.frame.say(format_args!("{title}: {policy} under {discipline} ({length:.0} s)"));
             let run = Run { scenario, discipline, only: None, stop };
             records.push((discipline, run.perform(&mut |_| {})?));
         }
         let alone = self.alone(scenario, stop)?;
         let report = Report::new(scenario, measure(scenario, &records, &alone));
-        let dir = match (&self.out, self.json) {
-            (Some(dir), _) => dir.clone(),
-            (None, false) => PathBuf::from("."),
-            (None, true) => return Ok(report),
-        };
-        let picture = dir.join(path.file_stem().unwrap_or_default()).with_added_extension("svg");
-        std::fs::create_dir_all(&dir).map_err(|error| Failure::local("make", &dir, &error))?;
-        std::fs::write(&picture, report::picture(scenario, &records))
-            .map_err(|error| Failure::local("write", &picture, &error))?;
-        self.say(format_args!("the timeline is in {}", picture.display()));
+        if let Some(picture) = self.frame.draw(path, || report::picture(scenario, &records))? {
+            self.frame.say(format_args!("the timeline is in {}", picture.display()));
+        }
         Ok(report)
     }
 
@@ -156,7 +143,7 @@ impl Share {
             times.push(match job.amount {
                 None => None,
                 Some(_) => {
-                    self.say(format_args!("job {} alone, {ALONE} times", job.id));
+                    self.frame.say(format_args!("job {} alone, {ALONE} times", job.id));
                     let run = Run { scenario, discipline: scenario.scheduler, only: Some(number), stop };
                     let once = |_| Ok(run.perform(&mut |_| {})?.own[number].map(|own| own.seconds));
                     let mut took = (0..ALONE).map(once).collect::<Outcome<Vec<_>>>()?;
@@ -166,12 +153,6 @@ impl Share {
             });
         }
         Ok(times)
-    }
-
-    fn say(&self, text: std::fmt::Arguments<'_>) {
-        if !self.json {
-            output::note(text);
-        }
     }
 }
 

@@ -30,8 +30,10 @@ impl Engine {
             if crowded || *stopping.borrow() {
                 return false;
             }
-            let waited = self.bell.wait_timeout(board, NAP);
+            board.at_door += 1;
+            let waited = self.door.wait_timeout(board, NAP);
             board = waited.unwrap_or_else(PoisonError::into_inner).0;
+            board.at_door -= 1;
         }
         true
     }
@@ -60,8 +62,7 @@ impl Engine {
 
     /// A file behind that nobody writes any more is given its looks.
     pub(crate) fn finish_later(&self, file: FileId) {
-        self.board().take_up(file);
-        self.bell.notify_all();
+        self.tell(|board| board.take_up(file));
     }
 }
 

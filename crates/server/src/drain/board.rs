@@ -77,6 +77,8 @@ pub(super) struct Board {
     pub(super) gauges: Vec<Gauge>,
     pub(super) valve: Option<Valve>,
     pub(super) learner: Option<Learner>,
+    /// Writers past the buffer that wait for a place.
+    pub(super) at_door: usize,
     /// Workers that do something.
     pub(super) busy: usize,
     /// How many of them write where, and for which job.
@@ -111,6 +113,7 @@ impl Board {
             gauges,
             valve: None,
             learner: None,
+            at_door: 0,
             busy: 0,
             writing: HashMap::new(),
             preparing: 0,
@@ -152,7 +155,7 @@ impl Board {
 
     /// Whether things could leave in this order from now on.
     pub(super) fn can_order(&self, order: Order) -> bool {
-        order == self.order || self.files.is_empty()
+        order == self.order || (self.files.is_empty() && self.queues.values().all(Drain::is_done))
     }
 
     /// From now on things leave in this order; false if something is leaving in another.
@@ -230,9 +233,9 @@ impl Board {
         self.prepare.len() < 64 && self.queued() < AHEAD
     }
 
-    /// Whether there is something to do besides writing.
-    pub(super) fn has_odd_jobs(&self) -> bool {
-        !(self.prepare.is_empty() && self.finish.is_empty() && self.dirs.is_empty()) || self.places.fresh
+    /// Whether there is something to do.
+    pub(super) fn has_something(&self) -> bool {
+        !(self.prepare.is_empty() && self.finish.is_empty() && self.dirs.is_empty()) || self.queued() > 0
     }
 
     /// Whether nothing is to be done, and nobody does anything.
@@ -438,22 +441,23 @@ impl Board {
         self.places.given_by(arbiter).filter_map(of).collect()
     }
 
-    /// A write is on its device, and what of it still counts is let go of here. True if that was all of the file.
-    pub(super) fn settled(&mut self, file: FileId, queue: JobId, ids: &[BatchId]) -> bool {
-        let Some(drain) = self.queues.get_mut(&queue) else { return false };
-        ids.iter().for_each(|&id| drop(drain.done(id)));
-        let out = !drain.knows(file);
-        if drain.is_done() {
-            self.queues.remove(&queue);
-            self.priorities.remove(&queue);
-        }
-        match self.files.get_mut(&file) {
-            Some(entry) if out && entry.phase == Phase::Queued => {
-                entry.phase = Phase::Finishing;
-                true
+    /// Writes are on their device, and what of them still counts is let go of here. True if that was all of the file.
+    pub(super) fn settled(&mut self, file: FileId, writes: &[(JobId, BatchId)]) -> bool {
+        for &(queue, id) in writes {
+            let Some(drain) = self.queues.get_mut(&queue) else { continue };
+            drop(drain.done(id));
+            if drain.is_done() {
+                self.queues.remove(&queue);
+                self.priorities.remove(&queue);
             }
-            _ => false,
         }
+        let Some(entry) = self.files.get_mut(&file) else { return false };
+        let out = self.queues.get(&entry.queue).is_none_or(|drain| !drain.knows(file));
+        if out && entry.phase == Phase::Queued {
+            entry.phase = Phase::Finishing;
+            return true;
+        }
+        false
     }
 
     /// A file is out, as far as it was chosen.
@@ -469,7 +473,7 @@ impl Board {
         self.tickets.values_mut().for_each(|ticket| ticket.gone(file));
     }
 
-    /// A file could not be drained; it is tried again later.
+    /// A file could not be drained; it is tried again later. A directory that is behind is still to get its time.
     pub(super) fn failed(&mut self, now: Instant, file: FileId, is_dir: bool, error: Error) {
         let entry = self.drop_file(file);
         let about = entry.map_or((format!("file {file}"), Uid(0)), |entry| (entry.path, entry.user));
@@ -506,5 +510,48 @@ impl Board {
             PAST => Bytes(past.get(&target).copied().unwrap_or(0)),
             queue => queues.get(&queue).map_or(Bytes(0), |drain| drain.waiting(target)),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::places::Terms;
+    use super::*;
+    use forebay_policy::arbiter::Choice;
+
+    #[test]
+    fn writes_of_a_file_that_changed_its_job_are_each_settled_where_they_were_given_out() {
+        let (server, now) = (ServerId(0), Instant::now());
+        let terms =
+            Terms { server, servers: vec![server], alpha: vec![2], choice: Choice::Sjf, quantum: None };
+        let mut board = Board::new(Order::Trio, Bytes::mib(1), Places::new(terms), vec![Gauge::new(now)]);
+        let layout = Layout::whole(TargetId(0));
+        let dirty = |start: u64, job| Dirty {
+            span: Span::new(start, start + 10),
+            stamp: Stamp(1),
+            job: JobId(job),
+            uid: Uid(0),
+        };
+        let next = |board: &mut Board, file, pieces: &[Dirty]| {
+            board.choose(now + Duration::from_secs(99), file);
+            board.enqueue(Tick(0), (file, "/f".to_owned(), Uid(0)), &layout, pieces, 1);
+            match board.task((Tick(0), now), false) {
+                Some(Task::Prepare(_)) => board.task((Tick(0), now), false),
+                task => task,
+            }
+        };
+        let (one, other) = (FileId(1), FileId(2));
+        let Some(Task::Write(first)) = next(&mut board, one, &[dirty(0, 1)]) else { panic!("a write") };
+        board.wrote(Tick(0), first.queue, TargetId(0), 10);
+        // It fails elsewhere, and is chosen again when another job has written to it.
+        board.failed(now, one, false, forebay_model::ErrorKind::Io.into());
+        let Some(Task::Write(second)) = next(&mut board, one, &[dirty(20, 2)]) else { panic!("another") };
+        board.wrote(Tick(0), second.queue, TargetId(0), 10);
+        let Some(Task::Write(third)) = next(&mut board, other, &[dirty(0, 1)]) else { panic!("a third") };
+        assert_eq!((first.queue, second.queue, third.queue), (JobId(1), JobId(2), JobId(1)));
+        assert!(board.settled(one, &[(first.queue, first.id), (second.queue, second.id)]));
+        assert!(board.files.contains_key(&other) && !board.can_order(Order::Offset));
+        assert!(board.settled(other, &[(third.queue, third.id)]));
+        assert_eq!(board.queues.len(), 0);
     }
 }

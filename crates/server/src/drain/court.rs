@@ -16,16 +16,19 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Gives out places at targets.
 pub(crate) struct Court {
     arbiter: Arbiter,
+    /// A server that says nothing for so long has no places, and wants none.
+    lease: Tick,
     grants: BTreeMap<(ServerId, JobId, TargetId), Granted>,
     /// The number of the last grant.
     last: u64,
-    /// What each server has bytes of.
-    jobs: BTreeMap<ServerId, BTreeSet<JobId>>,
+    /// When each server spoke last, and what it has bytes of.
+    jobs: BTreeMap<ServerId, (Tick, BTreeSet<JobId>)>,
 }
 
 impl Court {
     pub(super) fn new(rules: Rules) -> Court {
-        Court { arbiter: Arbiter::new(rules), grants: BTreeMap::new(), last: 0, jobs: BTreeMap::new() }
+        let (lease, arbiter) = (rules.lease, Arbiter::new(rules));
+        Court { arbiter, lease, grants: BTreeMap::new(), last: 0, jobs: BTreeMap::new() }
     }
 
     /// A server says what it has; returns what it may write where, and who else was given something.
@@ -36,7 +39,10 @@ impl Court {
         (heard, fill): (u64, u16),
         wanted: &[Wanted],
     ) -> (Vec<Granted>, BTreeSet<ServerId>) {
-        let mut others = BTreeSet::new();
+        if let Some((spoke, _)) = self.jobs.get_mut(&server) {
+            *spoke = now;
+        }
+        let mut others = self.dismiss(now);
         let holds = |granted: &Granted| {
             granted.serial > heard
                 || wanted.iter().any(|one| one.job == granted.job && one.holds.contains(&granted.target))
@@ -52,10 +58,10 @@ impl Court {
             others.extend(self.request(now, server, (one.job, one.priority, fill), &bytes));
         }
         let named = wanted.iter().map(|one| one.job).collect();
-        let silent = self.jobs.insert(server, named).unwrap_or_default();
-        for job in silent {
+        let before = self.jobs.insert(server, (now, named));
+        for job in before.into_iter().flat_map(|(_, jobs)| jobs) {
             if !wanted.iter().any(|one| one.job == job) {
-                others.extend(self.request(now, server, (job, 0, fill), &[]));
+                others.extend(self.request(now, server, (job, 0, 0), &[]));
             }
         }
         let held: Vec<Granted> = self.of(server).collect();
@@ -77,6 +83,8 @@ impl Court {
         (job, priority, fill): (JobId, u32, u16),
         bytes: &[(TargetId, Bytes)],
     ) -> BTreeSet<ServerId> {
+        // However full the server is, a job without bytes for these targets is in nobody's way.
+        let fill = if bytes.is_empty() { 0 } else { fill };
         match self.arbiter.request(now, Member { server, job }, priority, fill, bytes) {
             Ok(grants) => self.note(grants),
             Err(error) => {
@@ -117,14 +125,29 @@ impl Court {
         }
     }
 
+    /// Forgets what servers want that are silent; returns who was given something.
+    fn dismiss(&mut self, now: Tick) -> BTreeSet<ServerId> {
+        let is_silent = |spoke: Tick| now.0.saturating_sub(spoke.0) > self.lease.0;
+        let silent = self.jobs.iter().filter(|(_, (spoke, _))| is_silent(*spoke)).map(|(&server, _)| server);
+        let mut given = BTreeSet::new();
+        for server in silent.collect::<Vec<ServerId>>() {
+            self.jobs.remove(&server);
+            let grants = self.arbiter.leave(now, server);
+            given.extend(self.note(grants));
+        }
+        given
+    }
+
     /// Takes back what silent servers have; returns who was given something.
     pub(super) fn expire(&mut self, now: Tick) -> BTreeSet<ServerId> {
+        let mut given = self.dismiss(now);
         let grants = self.arbiter.expire(now);
+        given.extend(self.note(grants));
         let arbiter = &self.arbiter;
         self.grants.retain(|&(server, job, target), _| {
             arbiter.holders(target).any(|holder| holder == Member { server, job })
         });
-        self.note(grants)
+        given
     }
 
     /// How many write to a target.
@@ -214,5 +237,26 @@ mod tests {
         assert!(targets(&none).is_empty());
         let (one, _) = court.hear(late, ONE, (9, 0), &wants(1, 10, &[]));
         assert_eq!(targets(&one), [0]);
+    }
+
+    #[test]
+    fn who_waits_and_says_nothing_is_not_waited_for() {
+        let mut court = court();
+        let lease = Rules::default().lease.0;
+        court.hear(Tick(0), ONE, (0, 0), &wants(1, 10, &[]));
+        court.hear(Tick(0), TWO, (0, 900), &wants(2, 5, &[]));
+        let (one, _) = court.hear(Tick(lease), ONE, (1, 0), &wants(1, 10, &[0]));
+        assert_eq!(targets(&one), [0]);
+        // The other one is dead by now: its turn does not come.
+        let (none, others) = court.hear(Tick(lease + 1), ONE, (1, 0), &[]);
+        assert!(none.is_empty() && others.is_empty() && court.holders(TargetId(0)) == 0);
+    }
+
+    #[test]
+    fn a_full_server_without_bytes_leaves_nothing_behind() {
+        let mut court = court();
+        court.hear(Tick(0), ONE, (0, 900), &wants(1, 10, &[]));
+        court.hear(Tick(1), ONE, (1, 900), &[]);
+        assert_eq!(court.arbiter.members(), 0);
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct Failures {
     streak: u32,
     /// Nothing is tried before.
     pause: Option<Instant>,
+    /// There were more than are noted.
+    pub(super) forgot: bool,
 }
 
 impl Failures {
@@ -42,6 +44,7 @@ impl Failures {
         if self.files.len() >= MOST && !self.files.contains_key(&file) {
             let oldest = self.files.iter().min_by_key(|(_, failure)| failure.next).map(|(&file, _)| file);
             oldest.and_then(|file| self.files.remove(&file));
+            self.forgot = true;
         }
         let tries = self.files.get(&file).map_or(1, |failure| failure.tries + 1);
         if tries == 1 {
@@ -79,6 +82,13 @@ impl Failures {
     /// Whether a file may be tried.
     pub(super) fn may_try(&self, now: Instant, file: FileId) -> bool {
         self.files.get(&file).is_none_or(|failure| failure.next <= now)
+    }
+
+    /// What is to be tried again, though nobody waits for it. What cannot be done at all is not.
+    pub(super) fn due(&self, now: Instant) -> impl Iterator<Item = FileId> {
+        let is_due =
+            move |failure: &Failure| failure.next <= now && failure.error.kind() != ErrorKind::Unsupported;
+        self.files.iter().filter(move |(_, failure)| is_due(failure)).map(|(&file, _)| file)
     }
 
     /// Whether nothing is to be tried now.
@@ -135,6 +145,10 @@ mod tests {
         failures.try_anew(now, FileId(1));
         assert!(!failures.rests(now) && failures.may_try(now, FileId(1)));
         assert_eq!(note(&mut failures, now, 1), 1, "it was asked for");
+        let mut due: Vec<FileId> = failures.due(now + FIRST).collect();
+        due.sort_unstable();
+        assert_eq!(due, (1..u64::from(STREAK)).map(FileId).collect::<Vec<_>>());
+        assert_eq!(failures.due(now).count(), 0);
         failures.made_good(FileId(1));
         assert!(!failures.rests(now) && failures.all().count() > 1);
         assert_eq!(pause(100), LONGEST);

@@ -17,6 +17,7 @@ mod court;
 mod failures;
 mod gauge;
 mod line;
+mod notes;
 mod permits;
 mod places;
 mod remake;
@@ -46,9 +47,10 @@ use board::Board;
 use forebay_model::{FileId, Result, ServerId};
 use gauge::{Gauge, Valve};
 use line::Line;
+use notes::Notes;
 use permits::Permits;
 use places::{Places, Terms};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -57,8 +59,6 @@ use wish::Placement;
 
 /// Fewest and most workers.
 const WORKERS: std::ops::RangeInclusive<usize> = 2..=128;
-/// Most things of which it is remembered that their names or attributes changed.
-const MOST_NOTES: usize = 1 << 16;
 
 /// What leaves for the back end.
 pub(crate) struct Engine {
@@ -67,8 +67,10 @@ pub(crate) struct Engine {
     placement: Placement,
     workers: usize,
     board: Mutex<Board>,
-    /// Rung when there is something to do.
+    /// Rung when there is something to do: for one worker, who rings for the next if there was.
     bell: Condvar,
+    /// Rung when a target may have a place for a writer past the buffer.
+    door: Condvar,
     /// Told when there is something to say to other servers.
     talk: Notify,
     /// Told when there is room again.
@@ -90,14 +92,6 @@ pub(crate) struct Engine {
     walks: Mutex<Vec<(u64, scout::Walk)>>,
     permits: Permits,
     parts: shared::Parts,
-}
-
-/// What was made or changed here, and may have to be made or changed behind.
-struct Notes {
-    files: HashSet<FileId>,
-    /// There may be more than is noted.
-    all: bool,
-    since: Option<Instant>,
 }
 
 /// How many workers a server has: one for each place it may have, with several servers twice its part of them, since
@@ -139,8 +133,6 @@ impl Engine {
         let pace = if count < 2 { Pace::Writes } else { Pace::Time };
         board.learner = (settings.alpha == Alpha::Learnt).then(|| Learner::new(targets.len(), pace));
         union.all_claims().into_iter().for_each(|file| board.take_up(file));
-        // What an earlier life of the server did not bring behind is found by looking at everything.
-        let notes = Notes { files: HashSet::new(), all: true, since: Some(now) };
         Ok(Engine {
             settings,
             placement,
@@ -148,6 +140,7 @@ impl Engine {
             targets,
             board: Mutex::new(board),
             bell: Condvar::new(),
+            door: Condvar::new(),
             talk: Notify::new(),
             room: Notify::new(),
             rooms: AtomicU64::new(0),
@@ -159,7 +152,8 @@ impl Engine {
             freed: AtomicU64::new(0),
             last: AtomicBool::new(false),
             losses: Mutex::default(),
-            notes: Mutex::new(notes),
+            // What an earlier life of the server did not bring behind is found by looking at everything.
+            notes: Mutex::new(Notes::of_everything(now)),
             walks: Mutex::default(),
             permits: Permits::default(),
             parts: shared::Parts::default(),
@@ -170,14 +164,13 @@ impl Engine {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Something has a new name, or other attributes.
     pub(crate) fn note(&self, file: FileId) {
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        notes.since.get_or_insert_with(Instant::now);
-        match notes.files.len() < MOST_NOTES {
-            true => drop(notes.files.insert(file)),
-            false => notes.all = true,
-        }
+        self.notes().note(Instant::now(), file);
     }
 
     /// Begins to drain: the threads end when the server does, and let go of what says that something is alive.

@@ -29,7 +29,7 @@ impl<'a> Room<'a> {
                 "the buffer is full: writers wait for the drain (told once; `forebay status` counts them)"
             );
         }
-        engine.bell.notify_all();
+        engine.bell.notify_one();
         let now = Instant::now();
         Room { engine, job, begin: now, freed: engine.freed.load(Ordering::Relaxed), since: now }
     }

@@ -1,8 +1,8 @@
 //! Deciding what leaves: by the rules, because somebody asked, or because it has changed some time ago.
 
+use super::Engine;
 use super::board::Phase;
 use super::trigger::{View, Want, want};
-use super::{Engine, Notes};
 use crate::service::Service;
 use crate::union::Union;
 use forebay_model::{FileId, FileKind, Identity, Result, Stamp};
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const GLANCE: Duration = Duration::from_millis(20);
 /// Between two questions to other servers.
 const ROUND: Duration = Duration::from_millis(100);
+/// Things that are looked at in one glance because their names or attributes changed.
+const NOTES: usize = 256;
 /// Things of one request that are on their way at the same time.
 const PENDING: usize = 4096;
 
@@ -82,12 +84,14 @@ pub(super) fn scout(service: &Arc<Service>) {
             engine.take_up_abandoned(service, union);
             asked = Instant::now();
         }
-        if engine.board().has_odd_jobs() {
-            engine.bell.notify_all();
+        if engine.board().has_something() {
+            engine.bell.notify_one();
         }
         // Looking takes at most a part of the time.
         rest = GLANCE.max(begin.elapsed() * 4);
     }
+    // Whoever looked before sleeps by now, or will look again.
+    drop(engine.board());
     engine.bell.notify_all();
 }
 
@@ -141,30 +145,30 @@ impl Engine {
         }
     }
 
-    /// Names and attributes that changed some time ago.
+    /// Names and attributes that changed some time ago, of what has no bytes here: bytes leave by rules of their own, and
+    /// take these with them.
     fn take_notes(&self, service: &Service, union: &Union) {
-        let due = |notes: &Notes| notes.since.is_some_and(|since| since.elapsed() >= self.settings.age);
-        let files = {
-            let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-            if !due(&notes) {
-                return;
-            }
-            notes.since = None;
-            if std::mem::take(&mut notes.all) {
-                notes.files.clear();
-                None
-            } else {
-                Some(std::mem::take(&mut notes.files))
-            }
+        let data = service.store.data();
+        let now = Instant::now();
+        if std::mem::take(&mut self.board().failures.forgot) {
+            self.notes().note_more(now);
+        }
+        if !self.settings.may_leave(data.now()) || !self.board().hungers() {
+            return;
+        }
+        let (mut due, sweep) = {
+            let mut notes = self.notes();
+            (notes.due(now, self.settings.age, NOTES), notes.sweep.take())
         };
-        match files {
-            None => drop(self.begin(service, None, false)),
-            Some(files) => {
-                for file in files {
-                    if matches!(service.needs(union, file, false), Ok(Some(_))) {
-                        self.board().choose(Instant::now(), file);
-                    }
-                }
+        if let Some(mut walk) = sweep
+            && let Some(found) = walk.step(service)
+        {
+            due.extend(found);
+            self.notes().sweep = Some(walk);
+        }
+        for file in due {
+            if data.dirty(file).is_empty() && matches!(service.needs(union, file, false), Ok(Some(_))) {
+                self.board().choose(now, file);
             }
         }
     }
@@ -220,15 +224,16 @@ impl Engine {
         }
     }
 
-    /// What somebody waits for, and failed, is tried again.
+    /// What failed is tried again.
     fn retry(&self, now: Instant) {
         let mut board = self.board();
+        let failed: Vec<FileId> = board.failures.due(now).collect();
         let wanted = board.tickets.values().flat_map(|ticket| {
             let all = ticket.pending.iter().chain(&ticket.dirs);
             all.copied().filter(|&file| ticket.is_out(file))
         });
         let wanted: Vec<FileId> = wanted.collect();
-        for file in wanted {
+        for file in wanted.into_iter().chain(failed) {
             if !board.waits_for(file) {
                 board.choose(now, file);
             }

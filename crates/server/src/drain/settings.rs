@@ -2,7 +2,7 @@
 
 use super::alpha::Alpha;
 use crate::human;
-use forebay_model::{Bytes, Error, ErrorKind, Result};
+use forebay_model::{Bytes, Error, ErrorKind, Result, Stamp};
 use forebay_policy::arbiter::Choice;
 use forebay_policy::drain::Order;
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,11 @@ impl Default for Draining {
 }
 
 impl Draining {
+    /// Whether this is an hour in which data leaves by itself.
+    pub(super) fn may_leave(&self, now: Stamp) -> bool {
+        self.hours.is_none_or(|hours| hours.contain(now.0 / 1_000_000_000))
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |text: &str| Err(Error::new(ErrorKind::Invalid, text.to_owned()));
         match self {

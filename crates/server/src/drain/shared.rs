@@ -130,7 +130,7 @@ impl Service {
     pub(crate) fn part_drained(&self, from: ServerId, file: FileId) {
         if let Some(engine) = &self.drain {
             engine.parts.end(file, from);
-            engine.bell.notify_all();
+            engine.bell.notify_one();
         }
     }
 
@@ -270,7 +270,7 @@ impl Service {
         });
         let left = left.collect();
         if let Some(engine) = &self.drain {
-            engine.bell.notify_all();
+            engine.bell.notify_one();
         }
         PeerReply::Undrained { now: data.now(), left }
     }

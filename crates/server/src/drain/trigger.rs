@@ -42,7 +42,7 @@ pub(super) fn want(settings: &Draining, view: View) -> Want {
         Burst::Over if view.live > 0 => return Want::Before(view.now),
         Burst::Over | Burst::Any => {}
     }
-    let within = settings.hours.is_none_or(|hours| hours.contain(view.now.0 / 1_000_000_000));
+    let within = settings.may_leave(view.now);
     let mark = if within { u64::from(settings.threshold) } else { HIGH.max(u64::from(settings.threshold)) };
     if view.live > per_cent(mark) {
         return Want::Bytes(view.live - per_cent(mark));

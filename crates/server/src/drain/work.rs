@@ -19,8 +19,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How long a worker without work sleeps at most.
+/// How long a worker sleeps at most, with something in hand that is not settled and with nothing.
 const NAP: Duration = Duration::from_millis(100);
+const SLEEP: Duration = Duration::from_secs(1);
 /// What one worker has written and not settled, at most.
 const UNSETTLED: u64 = 64 << 20;
 const MOST_WRITES: usize = 256;
@@ -31,8 +32,7 @@ struct Stint {
     pen: Pen,
     /// What its authority said, if other servers hold bytes of it too.
     born: Option<Arc<Born>>,
-    queue: JobId,
-    writes: Vec<BatchId>,
+    writes: Vec<(JobId, BatchId)>,
     written: Vec<(Span, Stamp)>,
     /// Checksums of what was written, where they are asked for later.
     sums: Vec<(Span, Stamp, u32)>,
@@ -61,6 +61,8 @@ pub(super) fn work(service: &Arc<Service>) {
             Task::Write(assignment) => {
                 engine.write(service, union, &mut hand, assignment);
                 if hand.bytes >= limit || hand.writes >= MOST_WRITES || hand.stints.len() >= MOST_FILES {
+                    // Somebody else can have the place meanwhile.
+                    engine.bell.notify_one();
                     engine.settle(service, union, &mut hand);
                 }
             }
@@ -74,7 +76,7 @@ pub(super) fn work(service: &Arc<Service>) {
         };
         // Directories wait until nothing else is done.
         if busy == 0 {
-            engine.bell.notify_all();
+            engine.bell.notify_one();
         }
     }
     engine.settle(service, union, &mut hand);
@@ -99,9 +101,11 @@ impl Engine {
             if let Some(task) = task {
                 board.busy += 1;
                 drop(board);
+                // Whether there is more to do, the next one finds out.
+                self.bell.notify_one();
                 return Some(task);
             }
-            let waited = self.bell.wait_timeout(board, NAP);
+            let waited = self.bell.wait_timeout(board, if unsettled { NAP } else { SLEEP });
             board = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
     }
@@ -114,7 +118,7 @@ impl Engine {
     /// Whatever the board has to know of is told, and there may be something to do for others.
     pub(super) fn tell(&self, tell: impl FnOnce(&mut Board)) {
         self.tell_of_places(tell);
-        self.bell.notify_all();
+        self.bell.notify_one();
     }
 
     /// The same of what others have something to do for only if there are new places.
@@ -124,10 +128,13 @@ impl Engine {
         if std::mem::take(&mut board.places.news) {
             self.talk.notify_waiters();
         }
-        let fresh = std::mem::take(&mut board.places.fresh);
+        let (fresh, at_door) = (std::mem::take(&mut board.places.fresh), board.at_door);
         drop(board);
         if fresh {
-            self.bell.notify_all();
+            self.bell.notify_one();
+        }
+        if at_door > 0 {
+            self.door.notify_all();
         }
     }
 
@@ -200,12 +207,12 @@ impl Engine {
         if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
             std::thread::sleep(wait);
         }
-        let written = self.written_now(service, union, hand, (file, queue), span);
+        let written = self.written_now(service, union, hand, file, span);
         let now = Tick(service.store.data().now().0);
         match written {
             Ok(Some(bytes)) => {
                 if let Some(stint) = hand.stints.get_mut(&file) {
-                    stint.writes.push(id);
+                    stint.writes.push((queue, id));
                 }
                 hand.bytes += bytes;
                 hand.writes += 1;
@@ -213,10 +220,10 @@ impl Engine {
                 self.tell_of_places(|board| board.wrote(now, queue, target, bytes));
             }
             Ok(None) => {
-                let writes = [hand.drop(file), vec![id]].concat();
+                let writes = [hand.drop(file), vec![(queue, id)]].concat();
                 self.tell(|board| {
                     board.wrote(now, queue, target, 0);
-                    board.settled(file, queue, &writes);
+                    board.settled(file, &writes);
                     board.gone(file);
                 });
             }
@@ -225,9 +232,11 @@ impl Engine {
                     self.placement.filled(target.0);
                 }
                 let error = self.at_target(target, error);
-                let writes = hand.drop(file);
-                self.board().wrote(now, queue, target, 0);
-                self.board().settled(file, queue, &[writes, vec![id]].concat());
+                let writes = [hand.drop(file), vec![(queue, id)]].concat();
+                self.tell_of_places(|board| {
+                    board.wrote(now, queue, target, 0);
+                    board.settled(file, &writes);
+                });
                 self.failed(service, file, error);
             }
         }
@@ -239,7 +248,7 @@ impl Engine {
         service: &Arc<Service>,
         union: &Union,
         hand: &mut Hand,
-        (file, queue): (FileId, JobId),
+        file: FileId,
         span: Span,
     ) -> Result<Option<u64>> {
         // As long as it is held nobody cuts the file behind.
@@ -248,15 +257,19 @@ impl Engine {
             let Some(flight) = self.permits.fly(file, span.end, || service.leave(file, 0))? else {
                 return Ok(None);
             };
-            self.open_shared(union, hand, (file, queue), &flight.born)?;
+            self.open_shared(union, hand, file, &flight.born)?;
             _flight = Some(flight);
         } else if hand.stints.get(&file).is_none_or(|stint| stint.pen.grown < span.end) {
             let Some(pen) = service.pen(union, file)? else { return Ok(None) };
-            hand.take(union, (file, queue), pen, None)?;
+            hand.take(union, file, pen, None)?;
         }
         // What somebody writes there already, or is about to cut off, leaves later if it is still here then.
         let Some(flight) = service.ways.lanes.reserve(file, span, None) else { return Ok(Some(0)) };
         let Some(_aloft) = flight.rise() else { return Ok(Some(0)) };
+        // It may have been concluded since it was opened: what is written then would count as somebody else's doing.
+        if !service.is_shared(file) && union.claimed(file).is_none() {
+            return Ok(Some(0));
+        }
         let picked = match service.store.data().pick(file, span) {
             Ok(picked) => picked,
             Err(error) if error.kind() == ErrorKind::Stale => return Ok(None),
@@ -279,13 +292,7 @@ impl Engine {
     }
 
     /// Takes up a file of which other servers hold bytes, or the name.
-    fn open_shared(
-        &self,
-        union: &Union,
-        hand: &mut Hand,
-        (file, queue): (FileId, JobId),
-        born: &Arc<Born>,
-    ) -> Result<()> {
+    fn open_shared(&self, union: &Union, hand: &mut Hand, file: FileId, born: &Arc<Born>) -> Result<()> {
         let known = hand.stints.get(&file).and_then(|stint| stint.born.as_ref());
         if known.is_some_and(|known| known.place.serial == born.place.serial) {
             return Ok(());
@@ -295,13 +302,13 @@ impl Engine {
             self.permits.give_up(file);
         })?;
         let pen = Pen { object, grown: born.grown };
-        hand.take(union, (file, queue), pen, Some(born.clone()))
+        hand.take(union, file, pen, Some(born.clone()))
     }
 
     /// Sees that everything in hand is on its device, and lets go of it here.
     fn settle(&self, service: &Arc<Service>, union: &Union, hand: &mut Hand) {
         for (file, stint) in std::mem::take(&mut hand.stints) {
-            let Stint { pen, born, queue, writes, written, sums } = stint;
+            let Stint { pen, born, writes, written, sums } = stint;
             let settled = union
                 .ask(|_| pen.object.sync().and_then(|()| pen.object.version()))
                 .and_then(|version| Engine::is_there(union, file, version.serial, born.as_deref()))
@@ -322,18 +329,18 @@ impl Engine {
             match settled {
                 Ok(freed) => {
                     self.made_room(freed);
-                    let out = self.board().settled(file, queue, &writes);
+                    let out = self.board().settled(file, &writes);
                     if out {
                         self.conclude(service, union, file);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Stale => {
                     let mut board = self.board();
-                    board.settled(file, queue, &writes);
+                    board.settled(file, &writes);
                     board.gone(file);
                 }
                 Err(error) => {
-                    self.board().settled(file, queue, &writes);
+                    self.board().settled(file, &writes);
                     self.failed(service, file, error);
                 }
             }
@@ -408,13 +415,14 @@ impl Engine {
     }
 
     fn failed(&self, service: &Service, file: FileId, error: Error) {
-        let is_dir = service.is_directory(file);
-        if error.kind() == ErrorKind::NotFound
-            && service.is_authority(file)
-            && service.store.names().inode(file).is_err()
-        {
+        let found = service.store.names().inode(file);
+        if service.is_authority(file) && found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            // Whatever went wrong, it did so because it was removed.
             return self.tell(|board| board.gone(file));
         }
+        // What is not behind at all has to be made first.
+        let made = service.union.as_ref().is_some_and(|union| union.knows(file) == Ok(true));
+        let is_dir = made && service.is_directory(file);
         self.name(service, file);
         self.tell(|board| board.failed(Instant::now(), file, is_dir, error));
     }
@@ -466,13 +474,7 @@ fn foreign(layout: &forebay_model::Layout, service: &Service, written: &[(Span, 
 
 impl Hand {
     /// Takes up a file, or another object of one: the first one's writes are synced by it.
-    fn take(
-        &mut self,
-        union: &Union,
-        (file, queue): (FileId, JobId),
-        pen: Pen,
-        born: Option<Arc<Born>>,
-    ) -> Result<()> {
+    fn take(&mut self, union: &Union, file: FileId, pen: Pen, born: Option<Arc<Born>>) -> Result<()> {
         match self.stints.get_mut(&file) {
             Some(stint) => {
                 let serial = |pen: &Pen| union.ask(|_| pen.object.version()).map(|version| version.serial);
@@ -485,14 +487,14 @@ impl Hand {
             }
             None => {
                 let (writes, written, sums) = (Vec::new(), Vec::new(), Vec::new());
-                self.stints.insert(file, Stint { pen, born, queue, writes, written, sums });
+                self.stints.insert(file, Stint { pen, born, writes, written, sums });
                 Ok(())
             }
         }
     }
 
     /// Gives a file up; returns the writes that are not settled.
-    fn drop(&mut self, file: FileId) -> Vec<BatchId> {
+    fn drop(&mut self, file: FileId) -> Vec<(JobId, BatchId)> {
         self.stints.remove(&file).map_or_else(Vec::new, |stint| stint.writes)
     }
 }

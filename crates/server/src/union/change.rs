@@ -136,6 +136,7 @@ impl Service {
     /// Finishes what an earlier life of the server began behind.
     pub(crate) fn resume_behind(&self) -> Result<()> {
         let Some(union) = &self.union else { return Ok(()) };
+        union.recognise()?;
         union.load_claims()?;
         union.resume(|then, end| self.finish(union, then, end))?;
         self.unmake(union)

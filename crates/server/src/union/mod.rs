@@ -18,6 +18,7 @@ mod birth;
 mod change;
 mod claim;
 mod extras;
+mod ground;
 mod intent;
 mod meet;
 mod near;

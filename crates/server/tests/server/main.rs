@@ -1,5 +1,6 @@
 //! The server over real sockets, spoken to by a client that knows nothing but the wire.
 
+mod again;
 mod counting;
 mod drain;
 mod drain_several;

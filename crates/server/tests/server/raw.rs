@@ -78,6 +78,10 @@ impl World {
 
     pub(crate) fn restart(&mut self) {
         self.stop();
+        self.start();
+    }
+
+    pub(crate) fn start(&mut self) {
         let started = match &self.backend {
             Some(backend) => Server::start_before(self.config.clone(), backend.clone()),
             None => Server::start(self.config.clone()),

@@ -4,9 +4,9 @@
 use crate::drain::{PATIENCE, ROOT, before, clean, create, drain, open, path, until};
 use crate::raw::{ALICE, Raw, World, name, pattern};
 use crate::store::Bucket;
-use forebay_backend::{Backend, Dir, Fault, Faulty, Memory};
+use forebay_backend::{Backend, Dir, Fault, Faulty, Memory, Stripes};
 use forebay_model::{Bytes, ErrorKind, FileId};
-use forebay_server::Draining;
+use forebay_server::{Draining, Server};
 use forebay_wire::{At, DrainReport, RenameMode, Request, Token};
 use std::path::Path;
 use std::process::Command;
@@ -291,6 +291,38 @@ fn what_was_made_behind_though_it_was_told_to_have_failed_never_comes_back_by_it
         for text in ["f", "g", "l", "m"] {
             assert_eq!(control.walk(text).is_ok(), left.contains(&text), "{what}: {text}");
         }
+    }
+}
+
+#[test]
+fn a_directory_on_which_nothing_is_mounted_is_not_taken_for_the_back_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let (point, disk) = (dir.path().join("point"), dir.path().join("disk"));
+    let one = dir.path().join("one");
+    std::fs::create_dir(&one).unwrap();
+    let open: [&dyn Fn() -> Arc<dyn Backend>; 2] = [&|| Arc::new(Dir::open(&point).unwrap()), &|| {
+        Arc::new(Stripes::open([&one, &point].map(|path| path.to_str().unwrap())).unwrap())
+    }];
+    for open in open {
+        std::fs::create_dir(&point).unwrap();
+        let mut world = before(open(), lazy());
+        written(&world, "f", b"bytes");
+        clean(&drain(&mut world.control(), None));
+        world.stop();
+        // What was mounted there is not any more.
+        std::fs::rename(&point, &disk).unwrap();
+        std::fs::create_dir(&point).unwrap();
+        let refused = Server::start_before(world.config.clone(), open()).err().expect("it does not start");
+        assert!(
+            refused.to_string().contains("is not the back end that this store stood before"),
+            "{refused}"
+        );
+        std::fs::remove_dir_all(&point).unwrap();
+        std::fs::rename(&disk, &point).unwrap();
+        world.start();
+        assert_eq!(world.control().walk("f").unwrap().size, 5);
+        drop(world);
+        std::fs::remove_dir_all(&point).unwrap();
     }
 }
 

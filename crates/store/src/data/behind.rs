@@ -11,7 +11,7 @@ use forebay_model::{Error, ErrorKind, FileId, Result, Span, Stamp};
 use serde::{Deserialize, Serialize};
 
 /// Most stretches of one file. A drain that empties one target after the other leaves every so manieth stripe behind.
-const MOST: usize = 1 << 16;
+const MOST: usize = 1 << 18;
 
 /// Bytes that are behind, and since when: records of the same bytes that are older are dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -97,10 +97,24 @@ impl Behind {
             }
         }
         if written.len() > MOST {
+            written = self.roughly(index);
+        }
+        if written.len() > MOST {
             let text = format!("more than {MOST} separate ranges of the file are behind: write it anew");
             return Err(Error::new(ErrorKind::NoSpace, text));
         }
         Ok(written)
+    }
+
+    /// The same as fewer: whatever has newer bytes over any of it counts as hidden. Who loses those loses more than he had to.
+    fn roughly(&self, index: &Index) -> Vec<Stretch> {
+        let mut written = Vec::new();
+        for one in &self.stretches {
+            let is_over =
+                |extent: Extent| matches!(extent.source, Source::Data(_)) && extent.stamp > one.stamp;
+            append(&mut written, Stretch { hidden: index.pieces(one.span).any(is_over), ..*one });
+        }
+        written
     }
 }
 
@@ -225,6 +239,7 @@ fn append(written: &mut Vec<Stretch>, next: Stretch) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::index::tests::data;
     use super::*;
 
     fn shape(behind: &Behind) -> Vec<(u64, u64, u64)> {
@@ -252,5 +267,19 @@ mod tests {
         };
         assert_eq!(apart(MOST as u64), Ok(MOST));
         assert_eq!(apart(MOST as u64 + 1).unwrap_err().kind(), ErrorKind::NoSpace);
+    }
+
+    #[test]
+    fn many_islands_over_what_is_behind_are_written_down_as_one() {
+        let most = MOST as u64;
+        let (behind, mut index) = (Behind::first(most * 4, Stamp(1)), Index::default());
+        behind.extents().for_each(|extent| index.apply(extent, &mut |_| {}));
+        let over = data(0, 1, 2, 0);
+        for number in 0..most {
+            let span = Span::new(number * 4, number * 4 + 1);
+            index.apply(Extent { span, ..over }, &mut |_| {});
+        }
+        let hidden = Stretch { span: Span::new(0, most * 4), stamp: Stamp(1), hidden: true };
+        assert_eq!(behind.written(&index).unwrap(), [hidden]);
     }
 }

@@ -235,7 +235,7 @@ fn account(extent: &Extent, sign: i64, change: &mut impl FnMut(Delta)) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::collections::HashMap;
 
@@ -248,7 +248,7 @@ mod tests {
         forebay_shm::Arena::new(&file, 4096, 1).unwrap().grant(len).unwrap().publish(len)
     }
 
-    fn data(start: u64, len: u32, stamp: u64, region: u32) -> Extent {
+    pub(in super::super) fn data(start: u64, len: u32, stamp: u64, region: u32) -> Extent {
         let bytes = Bytes {
             region: RegionId(region),
             slot: 0,

@@ -23,16 +23,15 @@ mod report;
 mod scenario;
 mod variant;
 
-use crate::failure::{Failure, Outcome};
+use super::frame::{self, Frame};
+use crate::failure::Outcome;
 use crate::keys::File;
+use crate::output;
 use crate::view::DrainedReport;
-use crate::{output, signals};
 use clap::Args;
 use report::Report;
 use scenario::{Point, Scenario};
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use variant::Variant;
 
 /// Three jobs of very different sizes, for the demo: large enough that the order shows, and not the time to begin and end.
@@ -53,15 +52,8 @@ pub(crate) fn drained(stop: &AtomicBool) -> Outcome<Vec<DrainedReport>> {
 
 #[derive(Args)]
 pub(crate) struct Drain {
-    /// The scenario: a TOML file with targets, processes, what they write, and the ways that are compared
-    #[arg(value_name = "SCENARIO")]
-    scenario: PathBuf,
-    /// Print as JSON
-    #[arg(long)]
-    json: bool,
-    /// Where to put the picture (SCENARIO.svg); here, unless JSON is printed
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    #[command(flatten)]
+    frame: Frame,
 }
 
 /// What one run came to, in the time and bytes of this machine.
@@ -80,34 +72,22 @@ struct Measured {
 
 impl Drain {
     pub(super) fn run(&self) -> Outcome {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        signals::on_stop(move || stopped.store(true, Ordering::Relaxed))?;
-        let scenario = Scenario::load(&self.scenario)?;
+        let stop = frame::stop()?;
+        let scenario = Scenario::load(&self.frame.scenario)?;
         let mut measured = Vec::new();
         for point in scenario.points() {
             for variant in &scenario.compare {
                 let Point { pattern, targets, processes, servers } = point;
                 let word = pattern.word();
-                if !self.json {
-                    output::note(format_args!(
-                        "{word}, {processes} processes a job, {servers} servers, {targets} targets: {variant}"
-                    ));
-                }
+                self.frame.say(format_args!(
+                    "{word}, {processes} processes a job, {servers} servers, {targets} targets: {variant}"
+                ));
                 measured.push(measure(&scenario, point, variant, &stop)?);
             }
         }
         let report = Report::new(&scenario, &measured);
-        let dir = match (&self.out, self.json) {
-            (Some(dir), _) => dir.clone(),
-            (None, false) => PathBuf::from("."),
-            (None, true) => return output::show(&report, true),
-        };
-        let picture = dir.join(self.scenario.file_stem().unwrap_or_default()).with_added_extension("svg");
-        std::fs::create_dir_all(&dir).map_err(|error| Failure::local("make", &dir, &error))?;
-        std::fs::write(&picture, report.picture())
-            .map_err(|error| Failure::local("write", &picture, &error))?;
-        output::show(&report, self.json)
+        self.frame.draw(&self.frame.scenario, || report.picture())?;
+        output::show(&report, self.frame.json)
     }
 }
 

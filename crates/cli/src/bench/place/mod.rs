@@ -14,42 +14,26 @@ mod real;
 mod report;
 mod scenario;
 
-use crate::failure::{Failure, Outcome};
+use super::frame::Frame;
+use crate::failure::Outcome;
 use crate::output;
 use clap::Args;
 use report::Report;
 use scenario::Scenario;
-use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct Place {
-    /// The scenario: a TOML file with a pattern, numbers of nodes and a system
-    #[arg(value_name = "SCENARIO")]
-    scenario: PathBuf,
-    /// Print as JSON
-    #[arg(long)]
-    json: bool,
-    /// Where to put the picture (SCENARIO.svg); here, unless JSON is printed
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    #[command(flatten)]
+    frame: Frame,
 }
 
 impl Place {
     pub(super) fn run(&self) -> Outcome {
-        let scenario = Scenario::load(&self.scenario)?;
+        let scenario = Scenario::load(&self.frame.scenario)?;
         let played = play::all(&scenario)?;
         let real = scenario.real.as_ref().map(|real| real::play(real, scenario.pattern, scenario.seed));
         let report = Report::new(&scenario, played, real.transpose()?.unwrap_or_default());
-        let dir = match (&self.out, self.json) {
-            (Some(dir), _) => dir.clone(),
-            (None, false) => PathBuf::from("."),
-            (None, true) => return output::show(&report, true),
-        };
-        let name = self.scenario.file_stem().unwrap_or_default();
-        let picture = dir.join(name).with_added_extension("svg");
-        std::fs::create_dir_all(&dir).map_err(|error| Failure::local("make", &dir, &error))?;
-        std::fs::write(&picture, picture::picture(&report))
-            .map_err(|error| Failure::local("write", &picture, &error))?;
-        output::show(&report, self.json)
+        self.frame.draw(&self.frame.scenario, || picture::picture(&report))?;
+        output::show(&report, self.frame.json)
     }
 }

@@ -1,0 +1,31 @@
+//! Whether what is behind is what was behind before.
+
+use super::Union;
+use forebay_model::{Error, ErrorKind, Result};
+use forebay_store::Batch;
+
+const KEY: &[u8] = b"g";
+
+impl Union {
+    /// Fails if another back end is behind than in earlier lives of the server: an empty directory on which nothing is
+    /// mounted would look as if everybody had removed everything.
+    pub(crate) fn recognise(&self) -> Result<()> {
+        let now = self.ask(|backend| backend.identity()).map(String::into_bytes);
+        let known = self.kv.get(KEY)?;
+        match (now, known) {
+            (now, Some(known)) if now.as_ref() != Some(&known) => {
+                let text = format!(
+                    "{} is not the back end that this store stood before: mount it if it is not mounted, or begin with a new store",
+                    self.name()
+                );
+                Err(Error::new(ErrorKind::Invalid, text))
+            }
+            (Some(now), None) => {
+                let mut batch = Batch::default();
+                batch.put(KEY, now);
+                self.kv.commit(batch)
+            }
+            _ => Ok(()),
+        }
+    }
+}
