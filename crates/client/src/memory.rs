@@ -5,7 +5,7 @@
 //! others ask: for a ring, for a slab, and if that comes to nothing they go by the socket, which is always right: the
 //! server hears the ring before it does anything else to the file.
 
-use crate::lane::{Lane, Wrote, monotonic};
+use crate::lane::{Lane, SLABS, Wrote, monotonic};
 use crate::leased::Leased;
 use crate::session::{Session, Who};
 use forebay_model::{ErrorKind, Result};
@@ -23,8 +23,6 @@ const ONE_WRITE: u64 = WORTH_BYTES / WORTH_WRITES;
 const SPINS: u32 = 500;
 /// How often a write asks for more before it goes by the socket.
 const TRIES: u32 = 12;
-/// Most slabs that are worth having at once.
-const SLABS: usize = 3;
 /// Between two looks at a ring that is full or in use.
 const PAUSE: Duration = Duration::from_micros(100);
 

@@ -219,7 +219,7 @@ fn writers_that_need_all_processors_are_heard_when_they_pause_or_have_said_much(
     std::thread::sleep(Duration::from_millis(5));
     assert!(world.data().attend(1).unwrap());
     assert_eq!(said(&clients), [0, 0], "they have paused");
-    for _ in 0..76 {
+    for _ in 0..160 {
         assert!(clients[0].write(&world, 0, &[4; 1]));
     }
     write(&mut clients, 5);

@@ -18,7 +18,7 @@ use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
 /// Most slabs that a ring has at once.
-pub(super) const MOST_SLABS: u32 = 24;
+pub(super) const MOST_SLABS: u32 = 56;
 const TAKEN: u32 = 2;
 const SLABS: u32 = 4;
 const COUNT: u32 = SLABS + MOST_SLABS;
