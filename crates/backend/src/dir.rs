@@ -469,7 +469,6 @@ fn kind(errno: Errno) -> ErrorKind {
         Errno::MLINK => ErrorKind::LinkLimit,
         Errno::FBIG => ErrorKind::TooLarge,
         Errno::BUSY => ErrorKind::Busy,
-        Errno::STALE => ErrorKind::Stale,
         Errno::NOTSUP => ErrorKind::Unsupported,
         _ => ErrorKind::Io,
     }

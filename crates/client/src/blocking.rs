@@ -6,6 +6,7 @@
 use crate::dir::Listing;
 use crate::file::OpenOptions;
 use crate::memory::Now;
+use crate::queue::waiting_here;
 use crate::socket::here;
 use crate::{ById, ClientConfig};
 use forebay_model::{
@@ -31,13 +32,19 @@ fn runtime() -> Result<&'static Runtime> {
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start the client's threads: {error}")))
 }
 
+/// Waits for an answer, on this thread itself where the service can be asked by shared memory.
+fn wait<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = runtime()?;
+    waiting_here(|| runtime.block_on(future))
+}
+
 macro_rules! blocking {
     ($owner:ident: $($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
         impl $owner {
             $(
                 #[doc = concat!("See [`", stringify!($owner), "::", stringify!($name), "`](crate::", stringify!($owner), "::", stringify!($name), ").")]
                 pub fn $name(&self, $($arg: $type),*) -> Result<$out> {
-                    runtime()?.block_on(self.inner.$name($($arg),*))
+                    wait(self.inner.$name($($arg),*))
                 }
             )*
         }
@@ -77,12 +84,12 @@ impl Client {
 
     /// Waits for any future of the async client, on the runtime all blocking clients share.
     pub fn wait<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
-        runtime()?.block_on(future)
+        wait(future)
     }
 
     /// See [`Client::open`](crate::Client::open).
     pub fn open(&self, path: impl AsRef<Path>, options: OpenOptions) -> Result<File> {
-        let inner = runtime()?.block_on(self.inner.open(path, options))?;
+        let inner = wait(self.inner.open(path, options))?;
         Ok(File { inner })
     }
 
@@ -93,7 +100,7 @@ impl Client {
 
     /// See [`Client::read_dir`](crate::Client::read_dir).
     pub fn read_dir(&self, path: impl AsRef<Path>, listing: Listing) -> Result<ReadDir> {
-        let inner = runtime()?.block_on(self.inner.read_dir(path, listing))?;
+        let inner = wait(self.inner.read_dir(path, listing))?;
         Ok(ReadDir { inner })
     }
 }
@@ -182,14 +189,14 @@ impl File {
 
     /// See [`File::close`](crate::File::close).
     pub fn close(self) -> Result<()> {
-        runtime()?.block_on(self.inner.close())
+        wait(self.inner.close())
     }
 }
 
 /// A transfer over one connection is waited for by the calling thread itself; over several, by the runtime.
 fn transfer<T>(narrow: bool, future: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = runtime()?;
-    if narrow { here(|| runtime.block_on(future)) } else { runtime.block_on(future) }
+    if narrow { here(|| waiting_here(|| runtime.block_on(future))) } else { runtime.block_on(future) }
 }
 
 blocking! { File:

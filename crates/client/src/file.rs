@@ -238,6 +238,12 @@ impl File {
         self.within("stat", attr)
     }
 
+    /// Closes the file without waiting for the answer, if that is possible: then it is to be used no more.
+    #[must_use]
+    pub fn close_now(&self) -> bool {
+        self.held.close_now()
+    }
+
     /// Closes the file and waits for the answer.
     pub async fn close(self) -> Result<()> {
         let closed = self.held.close().await;

@@ -12,6 +12,7 @@
 //! line                   the control connection             many calls at once
 //! transfer, flow, data   payload                            split, pipelined, straight from and to the caller
 //! memory, lane           payload on the server's machine   by rings and slabs, without asking; else as above
+//! queue                  requests on the server's machine  by a queue in shared memory; else by the line
 //! handshake, transport   first words, frames of a stream
 //! socket                 bytes, and who waits for them where
 //! job, counts            who works, and what the processes of a run count together
@@ -48,6 +49,7 @@ mod memory;
 mod opens;
 mod path;
 mod prefixes;
+mod queue;
 mod retry;
 mod roll;
 mod service;
@@ -67,6 +69,7 @@ pub use dir::{Listing, ReadDir};
 pub use file::{File, OpenOptions};
 pub use job::{job_from_environment, job_of_this_process};
 pub use memory::Now;
+pub use queue::waiting_here;
 
 // What its calls take and give, so that callers need not know the protocol.
 pub use forebay_wire::{Entry, IfExists, RenameMode, Token, XattrMode};

@@ -5,6 +5,7 @@
 //! leaves half a frame behind. A reader hands the answers out. When the connection breaks, every waiting caller
 //! is told whether any byte of its request had left.
 
+use crate::queue::Queue;
 use crate::retry::Trouble;
 use crate::socket::Writer;
 use crate::transport::{Inbox, Pipe, poll_send, stream_error};
@@ -65,6 +66,7 @@ pub(crate) struct Line {
     shared: Arc<Shared>,
     welcome: Welcome,
     tasks: [AbortHandle; 2],
+    pub(crate) queue: Queue,
 }
 
 impl Line {
@@ -74,7 +76,12 @@ impl Line {
         let shared = Arc::new(Shared { inner: Mutex::new(inner), flush: Notify::new() });
         let reader = tokio::spawn(Shared::read(shared.clone(), pipe.inbox));
         let flusher = tokio::spawn(Shared::flush(shared.clone()));
-        Line { shared, welcome, tasks: [reader.abort_handle(), flusher.abort_handle()] }
+        Line {
+            shared,
+            welcome,
+            tasks: [reader.abort_handle(), flusher.abort_handle()],
+            queue: Queue::default(),
+        }
     }
 
     pub(crate) fn welcome(&self) -> &Welcome {
@@ -83,6 +90,14 @@ impl Line {
 
     pub(crate) fn is_broken(&self) -> bool {
         matches!(self.shared.lock().state, State::Broken(_))
+    }
+
+    /// What broke it, if it is broken.
+    pub(crate) fn fault(&self) -> Option<Error> {
+        match &self.shared.lock().state {
+            State::Broken(error) => Some(error.clone()),
+            State::Open { .. } => None,
+        }
     }
 
     /// Gives the connection up.

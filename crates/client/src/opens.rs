@@ -2,6 +2,7 @@
 
 use crate::join::join;
 use crate::line::{CallRef, Line};
+use crate::queue::at_once;
 use crate::session::{Session, Who};
 use crate::spread::Spread;
 use forebay_model::{Attr, Error, ErrorKind, FileId, Layout, Result};
@@ -95,7 +96,11 @@ impl Session {
     /// server that nobody holds here.
     pub(crate) async fn open(self: &Arc<Session>, who: &Who, request: Request) -> Result<Opening> {
         let (session, who) = (self.clone(), who.clone());
-        let task = self.runtime.spawn(async move { session.open_now(who, request).await });
+        let mut work = Box::pin(async move { session.open_now(who, request).await });
+        if let Some(opened) = at_once(work.as_mut()) {
+            return opened;
+        }
+        let task = self.runtime.spawn(work);
         let ended = |_| Error::new(ErrorKind::Unreachable, "the client's runtime ended");
         task.await.map_err(ended)?
     }
@@ -147,6 +152,19 @@ impl Held {
             true => close(&self.session, self.used(), &self.who, self.token).await,
             false => Ok(()),
         }
+    }
+
+    /// Closes the file without waiting for that, if it can be asked so; if not, it is still held.
+    pub(crate) fn close_now(&self) -> bool {
+        if !self.used().is_empty() || !self.let_go() {
+            return false;
+        }
+        // Not held any more when it is asked: a connection that is made meanwhile does not open it again.
+        let asked = self.session.close_now(&self.who, self.token);
+        if !asked {
+            self.session.opens.lock().insert(self.slot, (self.token, self.who.clone()));
+        }
+        asked
     }
 
     /// The other servers that have seen its token.

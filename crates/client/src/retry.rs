@@ -45,6 +45,7 @@ pub(crate) fn repeatable(request: &Request) -> bool {
         | Request::Slab { .. }
         | Request::Number { .. }
         | Request::Map { .. }
+        | Request::Queue
         | Request::Read { .. } => true,
         // One that its maker may not open could be made, but not opened a second time.
         Request::Create { if_exists, mode, access, .. } => {

@@ -9,6 +9,7 @@ use crate::handshake::enter;
 use crate::lane::Lanes;
 use crate::line::{CallRef, Line};
 use crate::opens::Opens;
+use crate::queue::may_ask_here;
 use crate::retry::{Pauses, Trouble, may_pass, repeatable};
 use crate::roll::Roll;
 use crate::transport::Pipe;
@@ -181,6 +182,12 @@ impl Session {
     }
 
     async fn attempt(&self, who: &Who, request: &Request, sent: &AtomicBool) -> Result<Answer, Trouble> {
+        if may_ask_here(request) {
+            let line = self.line().await.map_err(Trouble::unsent)?;
+            if let Some(outcome) = self.ask_here(&line, who, request, sent).await {
+                return outcome;
+            }
+        }
         let permit = self.calls.clone().acquire_owned().await.expect("the semaphore is never closed");
         let line = self.line().await.map_err(Trouble::unsent)?;
         sent.store(true, Ordering::Relaxed);
@@ -254,7 +261,7 @@ impl Session {
         }
     }
 
-    fn live(&self) -> Option<Arc<Line>> {
+    pub(crate) fn live(&self) -> Option<Arc<Line>> {
         let line = self.line.lock().expect("nothing panics while it holds this");
         line.clone().filter(|line| !line.is_broken())
     }

@@ -5,15 +5,16 @@
 //! nothing there, a writer is refused, and neither does harm.
 
 use crate::errno::{Errno, Outcome, fail};
+use crate::lock::Lock;
 use crate::open::Open;
-use crate::{locks, table};
+use crate::{descriptors, life, locks, table};
 use forebay_client::Token;
 use forebay_model::FileId;
-use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, RawDir, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"forebay1");
 const SIZE: usize = 8192;
@@ -43,6 +44,8 @@ pub(crate) struct Header {
     path_len: u32,
     /// A descriptor whose lock stands for this open file's, in all processes that inherit both; 0: none.
     pub(crate) lock: AtomicI32,
+    /// Whether somebody else may have a descriptor of it.
+    shared: AtomicU32,
     file: u64,
     token_len: u32,
     token: [u8; TOKEN],
@@ -63,7 +66,36 @@ pub(crate) struct Birth<'a> {
 }
 
 /// A mapped header. All of it but offset and flags stays as it was made; processes of other users cannot reach it.
-pub(crate) struct Mapped(*mut Header);
+pub(crate) struct Mapped {
+    header: *mut Header,
+    /// A hidden descriptor of the memory file, where this process has made it.
+    own: Option<Own>,
+}
+
+/// What tells whether a memory file is still this process's alone.
+struct Own {
+    fd: RawFd,
+    generation: u64,
+    divisions: u64,
+}
+
+/// Memory files that are open nowhere and can be used again: making one costs more than everything else about opening.
+static SPARE: Lock<Vec<Mapped>> = Lock::new(Vec::new());
+const MOST_SPARE: usize = 16;
+/// Counts the beginnings and ends of divisions of this process.
+static DIVISIONS: AtomicU64 = AtomicU64::new(0);
+/// Somebody else may have, or get, descriptors of this process at any time.
+static GENEROUS: AtomicBool = AtomicBool::new(false);
+
+/// The process is about to divide, or has divided: whatever is open now may be open in its child too.
+pub(crate) fn divide() {
+    DIVISIONS.fetch_add(1, Ordering::AcqRel);
+}
+
+/// The process gives descriptors away, or divides nobody here knows when.
+pub(crate) fn give_away() {
+    GENEROUS.store(true, Ordering::Release);
+}
 
 // SAFETY: what changes in the header is atomic.
 unsafe impl Send for Mapped {}
@@ -75,14 +107,44 @@ impl std::ops::Deref for Mapped {
 
     fn deref(&self) -> &Header {
         // SAFETY: mapped until this is dropped, and of sealed size.
-        unsafe { &*self.0 }
+        unsafe { &*self.header }
+    }
+}
+
+impl Mapped {
+    /// Whether nobody else has, or can get, a descriptor of it.
+    fn is_private(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| {
+            own.generation == life::generation()
+                && !GENEROUS.load(Ordering::Acquire)
+                && own.divisions == DIVISIONS.load(Ordering::Acquire)
+                && self.shared.load(Ordering::Acquire) == 0
+        })
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
+        if self.is_private() {
+            let spare = Mapped { header: self.header, own: self.own.take() };
+            let room = SPARE.with(|list| match list.len() < MOST_SPARE {
+                true => {
+                    list.push(spare);
+                    None
+                }
+                false => Some(spare),
+            });
+            let Some(mut left) = room else { return };
+            self.own = left.own.take();
+            std::mem::forget(left);
+        }
+        if let Some(own) = self.own.take().filter(|own| own.generation == life::generation()) {
+            drop(table::remove(own.fd));
+            // SAFETY: a hidden descriptor of ours, which nobody else closes.
+            unsafe { rustix::io::close(own.fd) };
+        }
         // SAFETY: this is the only owner of the mapping.
-        let _ = unsafe { rustix::mm::munmap(self.0.cast(), SIZE) };
+        let _ = unsafe { rustix::mm::munmap(self.header.cast(), SIZE) };
     }
 }
 
@@ -112,12 +174,6 @@ impl Header {
 
 /// Makes the kernel's part of an open file.
 pub(crate) fn create(birth: &Birth<'_>, cloexec: bool) -> Outcome<(OwnedFd, Mapped)> {
-    let mut flags = MemfdFlags::ALLOW_SEALING;
-    flags.set(MemfdFlags::CLOEXEC, cloexec);
-    let fd = memory_file(flags)?;
-    rustix::fs::ftruncate(&fd, SIZE as u64)?;
-    rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(SIZE as u64))?;
-    let mapped = map(&fd)?;
     let token = match &birth.token {
         Some(token) => postcard::to_allocvec(token).map_err(|_| Errno(libc::EIO))?,
         None => Vec::new(),
@@ -125,10 +181,13 @@ pub(crate) fn create(birth: &Birth<'_>, cloexec: bool) -> Outcome<(OwnedFd, Mapp
     if token.len() > TOKEN || birth.path.len() > PATH {
         return fail(libc::ENAMETOOLONG);
     }
-    // SAFETY: nobody else knows this mapping yet, and all of it is plain bytes.
-    let header = unsafe { &mut *mapped.0 };
+    let (fd, mapped) = again(cloexec).map_or_else(|| anew(cloexec), Ok)?;
+    // SAFETY: nobody else knows this mapping yet, or any more, and all of it is plain bytes.
+    let header = unsafe { &mut *mapped.header };
     header.kind = birth.kind as u32;
     header.access = birth.access;
+    *header.offset.get_mut() = 0;
+    *header.lock.get_mut() = 0;
     *header.flags.get_mut() = birth.flags;
     header.file = birth.file.0;
     header.token_len = token.len() as u32;
@@ -136,7 +195,46 @@ pub(crate) fn create(birth: &Birth<'_>, cloexec: bool) -> Outcome<(OwnedFd, Mapp
     header.path_len = birth.path.len() as u32;
     header.path[..birth.path.len()].copy_from_slice(birth.path);
     header.magic = MAGIC;
+    Ok((fd, mapped))
+}
+
+/// A memory file that is open nowhere.
+fn again(cloexec: bool) -> Option<(OwnedFd, Mapped)> {
+    loop {
+        let mut spare = SPARE.with(Vec::pop)?;
+        if !spare.is_private() {
+            continue;
+        }
+        let own = spare.own.as_mut()?;
+        own.divisions = DIVISIONS.load(Ordering::Acquire);
+        // SAFETY: a hidden descriptor of ours, borrowed for two calls.
+        let hidden = unsafe { BorrowedFd::borrow_raw(own.fd) };
+        let copy = match cloexec {
+            true => rustix::io::fcntl_dupfd_cloexec(hidden, 0),
+            false => rustix::io::dup(hidden),
+        };
+        let fd = copy.ok()?;
+        // Whoever passed the library by may have moved it.
+        rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(SIZE as u64)).ok()?;
+        return Some((fd, spare));
+    }
+}
+
+fn anew(cloexec: bool) -> Outcome<(OwnedFd, Mapped)> {
+    let mut flags = MemfdFlags::ALLOW_SEALING;
+    flags.set(MemfdFlags::CLOEXEC, cloexec);
+    let (generation, divisions) = (life::generation(), DIVISIONS.load(Ordering::Acquire));
+    let fd = memory_file(flags)?;
+    rustix::fs::ftruncate(&fd, SIZE as u64)?;
+    rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(SIZE as u64))?;
+    let mut mapped = map(&fd)?;
     rustix::fs::fcntl_add_seals(&fd, SEALS)?;
+    if !life::is_borrowed()
+        && let Ok(hidden) = rustix::io::fcntl_dupfd_cloexec(&fd, 0)
+        && let Ok(hidden) = descriptors::lift(hidden.into_raw_fd())
+    {
+        mapped.own = Some(Own { fd: hidden, generation, divisions });
+    }
     Ok((fd, mapped))
 }
 
@@ -160,7 +258,7 @@ fn map(fd: impl rustix::fd::AsFd) -> Result<Mapped, Errno> {
             0,
         )
     };
-    Ok(Mapped(place?.cast()))
+    Ok(Mapped { header: place?.cast(), own: None })
 }
 
 /// The header of a descriptor that is one of ours.
@@ -186,6 +284,7 @@ pub(crate) fn is_ours(fd: RawFd) -> bool {
 /// Takes over a descriptor that came from elsewhere, if it is one of ours.
 pub(crate) fn adopt(fd: RawFd) {
     if let Some((mapped, _)) = recognise(fd) {
+        mapped.shared.store(1, Ordering::Release);
         table::put(fd, &table::hold(Open::inherited(mapped)));
     }
 }
@@ -196,6 +295,7 @@ pub(crate) fn adopt_inherited() {
     let mut known: Vec<(u64, table::Held)> = Vec::new();
     each_descriptor(|fd| {
         if let Some((mapped, inode)) = recognise(fd) {
+            mapped.shared.store(1, Ordering::Release);
             let held = known.iter().find(|(other, _)| *other == inode).map(|(_, held)| held.clone());
             let held = held.unwrap_or_else(|| {
                 let held = table::hold(Open::inherited(mapped));

@@ -3,7 +3,7 @@
 use crate::errno::{Outcome, Stop, fail};
 use crate::kernel::ask;
 use crate::place::ours;
-use crate::quiet::is_internal;
+use crate::quiet::{Quiet, is_internal};
 use crate::table::{self, Held};
 use crate::{backing, hook, life, locks, mem, opening, stdio};
 use libc::{c_int, c_uint, c_ulong, c_void};
@@ -28,6 +28,7 @@ pub(crate) fn close_fd(fd: c_int) -> Outcome<c_int> {
     if life::is_borrowed() {
         return Err(Stop::Foreign);
     }
+    let _quiet = Quiet::begin();
     // Forgotten first: another thread may be given the number as soon as the kernel has it back.
     let held = table::remove(fd);
     if let Some(open) = &held {
@@ -237,6 +238,20 @@ fn close_any(fd: c_int) -> Outcome<c_int> {
     close_fd(fd)
 }
 
+/// A message may take descriptors along, and they may be ours.
+pub(crate) fn sends(message: *const libc::msghdr) -> Outcome<isize> {
+    if !is_internal() && mem::take(message).is_ok_and(|message| !message.msg_control.is_null()) {
+        backing::give_away();
+    }
+    Err(Stop::Foreign)
+}
+
+/// Of several messages it is not looked which do.
+pub(crate) fn sends_many() -> Outcome<c_int> {
+    backing::give_away();
+    Err(Stop::Foreign)
+}
+
 /// A message may bring descriptors, and they may be ours.
 pub(crate) fn receive(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> Outcome<isize> {
     if is_internal() || mem::take(message).map_or(true, |message| message.msg_control.is_null()) {
@@ -286,6 +301,8 @@ fn adopt_from(message: *const libc::msghdr) {
 }
 
 hook::hooks! {
+    fn [sendmsg](_fd: c_int, message: *const libc::msghdr, _flags: c_int) -> isize => sends(message);
+    fn [sendmmsg](_fd: c_int, _messages: *mut libc::mmsghdr, _room: c_uint, _flags: c_int) -> c_int => sends_many();
     fn [recvmsg](fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize => receive(fd, message, flags);
     fn [recvmmsg](fd: c_int, messages: *mut libc::mmsghdr, room: c_uint, flags: c_int, timeout: *mut libc::timespec)
         -> c_int => receive_many(fd, messages, room, flags, timeout);

@@ -7,7 +7,7 @@ use crate::dispatch;
 use crate::errno::Errno;
 use crate::life::{self, config};
 use crate::lock::Lock;
-use crate::quiet::{Quiet, become_internal};
+use crate::quiet::{Quiet, aloud, become_internal};
 use forebay_client::{Address, ById, Client, ClientConfig, Credential};
 use forebay_model::{Error, ErrorKind, Result};
 use rustix::thread::futex;
@@ -15,6 +15,7 @@ use std::cell::UnsafeCell;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::task::{Context, Poll, Waker};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::OnceCell;
 
@@ -149,9 +150,26 @@ where
     F: Future<Output = Result<T>> + Send + 'a,
 {
     let counted = crate::counts::Counted::begin();
-    let result = engine().and_then(|engine| wait_for(engine, make(engine)));
+    let result = engine().and_then(|engine| {
+        let mut work = {
+            let _quiet = Quiet::begin();
+            let mut work = Box::pin(make(engine));
+            if let Poll::Ready(done) = here(engine, work.as_mut()) {
+                return done.map_err(Errno::from);
+            }
+            work
+        };
+        wait_for(engine, work.as_mut())
+    });
     counted.end(&result);
     result
+}
+
+/// Begins some work on the calling thread, undisturbed; where the service is asked by shared memory it is soon done. A
+/// handler that calls in finds nothing locked: if there is more to wait for, the engine's threads go on with it.
+fn here<T>(engine: &Engine, work: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+    let _threads = engine.runtime.enter();
+    forebay_client::waiting_here(|| work.poll(&mut Context::from_waker(Waker::noop())))
 }
 
 /// Has the engine's threads do something, and waits for it.
@@ -177,7 +195,8 @@ where
     }
     while slot.done.load(Ordering::Acquire) == 0 {
         // A signal or a value that has changed meanwhile: look again.
-        let _ = dispatch::waiting(|| futex::wait(&slot.done, futex::Flags::PRIVATE, 0, None));
+        let wait = || dispatch::waiting(|| futex::wait(&slot.done, futex::Flags::PRIVATE, 0, None));
+        let _ = aloud(wait);
     }
     match slot.value.into_inner() {
         Some(Ok(value)) => Ok(value),

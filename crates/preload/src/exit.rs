@@ -1,5 +1,6 @@
 //! Closing at the service: nobody waits for it, except the end of the process.
 
+use crate::quiet::Quiet;
 use crate::{engine, map, stdio, table};
 use forebay_client::File;
 use rustix::thread::futex;
@@ -17,6 +18,10 @@ pub(crate) fn close(file: Arc<File>) {
     // A read or write of another thread may still use it; the last of them closes it then.
     let Some(file) = Arc::into_inner(file) else { return };
     let Some(engine) = engine::started() else { return std::mem::forget(file) };
+    let _quiet = Quiet::begin();
+    if file.close_now() {
+        return drop(file);
+    }
     if UNDER_WAY.fetch_add(1, Ordering::AcqRel) >= MOST {
         UNDER_WAY.fetch_sub(1, Ordering::AcqRel);
         let _ = engine::run(|_| file.close());

@@ -3,6 +3,7 @@
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::opening::masked;
 use crate::place::{Place, Subject, locate, subject};
+use crate::quiet::Quiet;
 use crate::{engine, hook, mem};
 use forebay_client::RenameMode;
 use forebay_model::{ErrorKind, FileId, FileKind};
@@ -36,6 +37,7 @@ fn remove_dir(place: &Place) -> Outcome<c_int> {
 }
 
 fn remove_file(place: &Place) -> Outcome<c_int> {
+    let _quiet = Quiet::begin();
     let entry = place.entry(ErrorKind::IsDirectory)?;
     if entry.slash {
         let kind = place.find(false)?.kind;
@@ -45,10 +47,17 @@ fn remove_file(place: &Place) -> Outcome<c_int> {
     Ok(0)
 }
 
+fn remove_at_once(place: Place) -> Outcome<c_int> {
+    let _quiet = Quiet::begin();
+    let removed = remove_file(&place);
+    drop(place);
+    removed
+}
+
 pub(crate) fn remove_at(dirfd: c_int, path: *const c_char, flags: c_int) -> Outcome<c_int> {
     let place = locate(dirfd, path)?;
     match flags {
-        0 => remove_file(&place),
+        0 => remove_at_once(place),
         libc::AT_REMOVEDIR => remove_dir(&place),
         _ => fail(libc::EINVAL),
     }
@@ -185,7 +194,7 @@ hook::hooks! {
     fn [mkdir](path: *const c_char, mode: mode_t) -> c_int, at path => make_dir(HERE, path, mode);
     fn [mkdirat](dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int, at path => make_dir(dirfd, path, mode);
     fn [rmdir](path: *const c_char) -> c_int, at path => remove_dir(&locate(HERE, path)?);
-    fn [unlink](path: *const c_char) -> c_int, at path => remove_file(&locate(HERE, path)?);
+    fn [unlink](path: *const c_char) -> c_int, at path => remove_at_once(locate(HERE, path)?);
     fn [unlinkat](dirfd: c_int, path: *const c_char, flags: c_int) -> c_int, at path => remove_at(dirfd, path, flags);
     fn [remove](path: *const c_char) -> c_int, at path => remove_any(path);
     fn [rename](from: *const c_char, to: *const c_char) -> c_int => rename_at(HERE, from, HERE, to, 0);

@@ -4,6 +4,7 @@ use crate::backing::{self, Birth, Kind};
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::open::Open;
 use crate::place::{Entry, Landing, Place, Subject, behind, entry, locate, subject, walk};
+use crate::quiet::Quiet;
 use crate::{engine, hook, life, table};
 use forebay_client::{ById, File, IfExists, MAX_LINKS, Step};
 use forebay_model::{Access, Attr, ErrorKind, FileId, FileKind, Result};
@@ -182,7 +183,11 @@ pub(crate) fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: mod
     {
         return fail(libc::ENOENT);
     }
-    open_place(&locate(dirfd, path)?, flags, mode)
+    let place = locate(dirfd, path)?;
+    let _quiet = Quiet::begin();
+    let opened = open_place(&place, flags, mode);
+    drop(place);
+    opened
 }
 
 /// `openat2` takes its arguments in a structure.

@@ -2,6 +2,7 @@
 
 use crate::backing::Kind;
 use crate::errno::{Errno, Outcome, Stop, fail};
+use crate::quiet::Quiet;
 use crate::table::{self, Held};
 use crate::{cwd, engine, life, mem, path};
 use forebay_client::{ById, MAX_LINKS, Step};
@@ -53,6 +54,7 @@ pub(crate) fn locate(dirfd: c_int, start: *const c_char) -> Outcome<Place> {
             path::Way::Past => return Err(Stop::Foreign),
         };
         fits(text)?;
+        let _quiet = Quiet::begin();
         return Ok(Place { dir: FileId::ROOT, rest: rest.to_vec(), full: text.to_vec() });
     }
     let (dir, base) = match table::get(dirfd) {
@@ -133,6 +135,14 @@ impl Subject {
             Subject::Open(open) => open.attr(),
             Subject::Place(place) => place.find(follow),
         }
+    }
+
+    /// The same, and it is not needed any more.
+    pub(crate) fn into_attr(self, follow: bool) -> Outcome<Attr> {
+        let _quiet = Quiet::begin();
+        let attr = self.attr(follow);
+        drop(self);
+        attr
     }
 
     /// The id of what is meant.

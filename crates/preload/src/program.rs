@@ -177,8 +177,11 @@ static REAL_FORK: hook::Real = hook::Real::new("fork\0");
 fn fork_both() -> Outcome<pid_t> {
     locks::prepare_to_share();
     let Some(real) = REAL_FORK.address() else { return fail(libc::ENOSYS) };
+    backing::divide();
     // SAFETY: the C library's function of this name has this signature.
-    match unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> pid_t>(real)() } {
+    let child = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> pid_t>(real)() };
+    backing::divide();
+    match child {
         -1 => Err(Errno::last().into()),
         child => {
             if child == 0 {
@@ -191,6 +194,7 @@ fn fork_both() -> Outcome<pid_t> {
 
 /// Before the C library makes a child.
 fn divide<T>() -> Outcome<T> {
+    backing::give_away();
     locks::prepare_to_share();
     Err(Stop::Foreign)
 }
@@ -198,6 +202,7 @@ fn divide<T>() -> Outcome<T> {
 /// A function of the C library that changes standard descriptors and the working directory by itself.
 fn then_look_again(name: &hook::Real, call: impl FnOnce(*mut c_void) -> c_int) -> Outcome<c_int> {
     let Some(real) = name.address() else { return fail(libc::ENOSYS) };
+    backing::give_away();
     locks::prepare_to_share();
     let (result, errno) = (call(real), Errno::last());
     dispatch::arm();

@@ -5,6 +5,8 @@ use std::cell::Cell;
 
 thread_local! {
     static INTERNAL: Cell<bool> = const { Cell::new(false) };
+    /// The application's mask in a quiet moment.
+    static BEFORE: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
 /// Whether the running code is ours: descriptors it makes are hidden from the application.
@@ -42,6 +44,7 @@ impl Quiet {
         }
         let before = mask(libc::SIG_BLOCK, ALL);
         INTERNAL.set(true);
+        BEFORE.set(Some(before));
         Quiet { mask: Some(before) }
     }
 }
@@ -49,8 +52,22 @@ impl Quiet {
 impl Drop for Quiet {
     fn drop(&mut self) {
         if let Some(before) = self.mask {
+            BEFORE.set(None);
             INTERNAL.set(false);
             mask(libc::SIG_SETMASK, before);
         }
     }
+}
+
+/// Interrupts a quiet moment for something that may take long: signals are as the application has them meanwhile, and
+/// its handlers may call in.
+pub(crate) fn aloud<T>(wait: impl FnOnce() -> T) -> T {
+    let Some(before) = BEFORE.take() else { return wait() };
+    INTERNAL.set(false);
+    mask(libc::SIG_SETMASK, before);
+    let waited = wait();
+    mask(libc::SIG_BLOCK, ALL);
+    INTERNAL.set(true);
+    BEFORE.set(Some(before));
+    waited
 }

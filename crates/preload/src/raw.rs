@@ -3,7 +3,8 @@
 use crate::errno::{Errno, Outcome, Stop};
 use crate::kernel::ask;
 use crate::{
-    attributes, copy, cwd, data, descriptors, dir, hook, locks, map, names, opening, program, refused, stat,
+    attributes, backing, copy, cwd, data, descriptors, dir, hook, locks, map, names, opening, program,
+    refused, stat,
 };
 use data::At;
 use libc::{c_char, c_int, c_long, c_uint, mode_t, off_t};
@@ -128,6 +129,8 @@ fn on_descriptor(number: c_long, a: Args) -> Outcome<c_long> {
         libc::SYS_dup => word(descriptors::control(fd, libc::F_DUPFD, std::ptr::null_mut())),
         libc::SYS_dup3 => word(descriptors::duplicate_to(fd, a.int(1), a.int(2))),
         libc::SYS_close_range => word(descriptors::close_some(a.uint(0), a.uint(1), a.uint(2))),
+        libc::SYS_sendmsg => word(descriptors::sends(a.pointer(1))),
+        libc::SYS_sendmmsg => word(descriptors::sends_many()),
         libc::SYS_recvmsg => word(descriptors::receive(fd, a.pointer(1), a.int(2))),
         libc::SYS_recvmmsg => {
             word(descriptors::receive_many(fd, a.pointer(1), a.uint(2), a.int(3), a.pointer(4)))
@@ -309,7 +312,19 @@ pub(crate) fn perform(number: c_long, args: [usize; 6]) -> Outcome<c_long> {
     }
 }
 
+/// A child that is made by number has a copy of every descriptor.
+fn note_division(number: c_long, flags: usize) {
+    #[cfg(target_arch = "x86_64")]
+    let forks = number == libc::SYS_fork || number == libc::SYS_vfork;
+    #[cfg(not(target_arch = "x86_64"))]
+    let forks = false;
+    let clones = number == libc::SYS_clone && flags & libc::CLONE_THREAD as usize == 0;
+    if forks || clones || number == libc::SYS_clone3 {
+        backing::give_away();
+    }
+}
+
 hook::hooks! {
     fn [syscall](number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long =>
-        perform(number, [a, b, c, d, e, f]);
+        { note_division(number, a); perform(number, [a, b, c, d, e, f]) };
 }

@@ -7,7 +7,7 @@
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::lock::Lock;
 use crate::place::{Place, locate};
-use crate::{cwd, descriptors, hook, locks, mem, opening, path, program};
+use crate::{backing, cwd, descriptors, hook, locks, mem, opening, path, program};
 use libc::{c_char, c_int, c_void, mode_t, pid_t};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -199,11 +199,14 @@ impl Child {
     fn make(&self, path: *const c_char) -> Outcome<c_int> {
         let Some(real) = REAL_SPAWN.address() else { return fail(libc::ENOSYS) };
         locks::prepare_to_share();
+        backing::divide();
         // SAFETY: the C library's function of this name has this signature, and the arguments are the application's.
-        Ok(unsafe {
+        let made = unsafe {
             let real: Spawn = std::mem::transmute(real);
             real(self.pid, path, self.actions, self.attributes, self.arguments, self.environment)
-        })
+        };
+        backing::divide();
+        Ok(made)
     }
 
     /// From a file, which may be ours.
@@ -253,11 +256,14 @@ static REAL_SPAWN_IN_PATH: hook::Real = hook::Real::new("posix_spawnp\0");
 fn spawn_in_path(child: &Child, start: *const c_char) -> Outcome<c_int> {
     let Some(real) = REAL_SPAWN_IN_PATH.address() else { return fail(libc::ENOSYS) };
     locks::prepare_to_share();
+    backing::divide();
     // SAFETY: as for `posix_spawn`.
-    Ok(unsafe {
+    let made = unsafe {
         let real: Spawn = std::mem::transmute(real);
         real(child.pid, start, child.actions, child.attributes, child.arguments, child.environment)
-    })
+    };
+    backing::divide();
+    Ok(made)
 }
 
 hook::hooks! {

@@ -104,7 +104,7 @@ fn known(flags: c_int, known: c_int) -> Outcome<()> {
 pub(crate) fn at(dirfd: c_int, path: *const c_char, into: *mut Stat, flags: c_int) -> Outcome<c_int> {
     let subject = subject(dirfd, path, flags)?;
     known(flags, NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH)?;
-    let attr = subject.attr(flags & NOFOLLOW == 0)?;
+    let attr = subject.into_attr(flags & NOFOLLOW == 0)?;
     mem::give(into, classic(&attr))?;
     Ok(0)
 }
@@ -128,7 +128,7 @@ pub(crate) fn extended_at(
     if mask & RESERVED != 0 {
         return fail(libc::EINVAL);
     }
-    let attr = subject.attr(flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
+    let attr = subject.into_attr(flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
     mem::give(into, extended(&attr))?;
     Ok(0)
 }
@@ -149,7 +149,7 @@ pub(crate) fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c
     let subject = subject(dirfd, path, flags)?;
     known(mode, libc::R_OK | libc::W_OK | libc::X_OK)?;
     known(flags, NOFOLLOW | libc::AT_EACCESS | libc::AT_EMPTY_PATH)?;
-    let attr = subject.attr(flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
+    let attr = subject.into_attr(flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
     let wanted = Access {
         read: mode & libc::R_OK != 0,
         write: mode & libc::W_OK != 0,

@@ -1,5 +1,6 @@
 //! A connection, from the handshake to its end.
 
+use crate::desk::Queue;
 use crate::fence::Fence;
 use crate::hall::Place;
 use crate::handshake::{self, Guest};
@@ -7,10 +8,10 @@ use crate::jobs::Membership;
 use crate::link::{Inbox, Outbox, gone};
 use crate::service::{Caller, Service, stopped};
 use crate::session::Session;
-use crate::several::Helps;
 use crate::transport::{Transport, Vouch};
+use crate::visitor::Visitor;
 use crate::{control, data, people};
-use forebay_model::{Error, ErrorKind, Identity, Result, ServerId};
+use forebay_model::{Error, ErrorKind, Result, ServerId};
 use forebay_wire::{Call, Channel, FrameKind, Header, Request, body};
 use std::sync::Arc;
 use tokio::sync::{SemaphorePermit, watch};
@@ -22,11 +23,9 @@ pub(crate) struct Connection {
     pub(crate) inbox: Inbox,
     pub(crate) outbox: Outbox,
     pub(crate) job: Arc<Membership>,
-    session: Arc<Session>,
-    fence: Arc<Fence>,
-    peer: Identity,
-    privileged: bool,
-    local: bool,
+    pub(crate) visitor: Visitor,
+    /// The queue in shared memory in which its client asks as well.
+    pub(crate) queue: Option<Arc<Queue>>,
     /// The server at the other end, if it is one and has said so.
     pub(crate) server: Option<ServerId>,
     stopping: watch::Receiver<bool>,
@@ -63,12 +62,15 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     tracing::debug!(%uid, job = %label, ?channel, "connected");
     let mut connection = Connection {
         stopping,
-        privileged: service.trusts(&guest.identity),
-        peer: guest.identity.clone(),
-        local,
+        visitor: Visitor {
+            session,
+            fence: fence.clone(),
+            identity: guest.identity.clone(),
+            privileged: service.trusts(&guest.identity),
+            local,
+        },
+        queue: None,
         server: None,
-        session,
-        fence: fence.clone(),
         job: Arc::new(job),
         inbox,
         outbox,
@@ -88,8 +90,11 @@ pub(crate) async fn serve(service: Arc<Service>, transport: Box<dyn Transport>, 
     // What was answered is still delivered where that is possible.
     let _ = connection.outbox.flush().await;
     connection.outbox.close().await;
-    let Connection { session, service, .. } = connection;
-    service.sessions.leave(session);
+    let Connection { visitor, service, queue, .. } = connection;
+    if let Some(queue) = queue {
+        queue.end(&service);
+    }
+    service.sessions.leave(visitor.session);
 }
 
 /// What a guest is given.
@@ -146,7 +151,7 @@ impl Connection {
                     }
                     Ok(Err(error)) => return Err(gone(&error)),
                     // Nothing came here, but the client may live on its other connections.
-                    Err(_) if !self.session.is_over() => {}
+                    Err(_) if !self.visitor.session.is_over() => {}
                     Err(_) => return Err(Error::new(ErrorKind::Unreachable, "the client has been silent for too long")),
                 },
                 () = stopped(&mut self.stopping) => return Ok(Waited::End),
@@ -165,28 +170,6 @@ impl Connection {
         let call = body::<Call>(&self.inbox.held()[..len]);
         self.inbox.consume(len);
         self.job.request(self.service.store.data().now());
-        Ok(call.and_then(|call| Ok((self.caller(call.identity)?, call.request))))
-    }
-
-    fn caller(&mut self, named: Option<Identity>) -> Result<Caller> {
-        if self.session.is_over() {
-            self.session = self.service.sessions.attach(self.session.owner(), self.service.age())?;
-        }
-        self.session.heard(self.service.age());
-        let who = match named {
-            None => self.peer.clone(),
-            // The largest number means nobody.
-            Some(named) if named.uid.0 == u32::MAX => {
-                return Err(Error::new(ErrorKind::Invalid, "there is no user with the largest number"));
-            }
-            Some(named) if self.privileged || named == self.peer => named,
-            Some(named) => {
-                let text = format!("user {} may not act as user {}", self.peer.uid, named.uid);
-                return Err(Error::new(ErrorKind::NotPermitted, text));
-            }
-        };
-        let (session, fence) = (self.session.clone(), self.fence.clone());
-        let (privileged, local) = (self.privileged, self.local);
-        Ok(Caller { who, session, fence, privileged, local, helps: Helps::default() })
+        Ok(call.and_then(|call| Ok((self.visitor.caller(&self.service, call.identity)?, call.request))))
     }
 }

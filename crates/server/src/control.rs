@@ -8,12 +8,13 @@ use crate::connection::{Connection, Waited};
 use crate::handle::{Class, class};
 use crate::jobs::Membership;
 use crate::link::gone;
-use crate::memory;
 use crate::service::{Caller, Service};
 use crate::several::{Handled, PEER_IN_FLIGHT, Stop, resolve};
 use crate::turns::Entry;
+use crate::{desk, memory};
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_wire::{Answer, Header, PeerReply, PeerRequest, Reply, Request};
+use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -77,68 +78,71 @@ fn begin(
         Ok(call) => call,
         Err(error) => return Ok(Some((id, Some(Err(error))))),
     };
-    if let Request::Peer(asked) = request {
-        return Ok(answer_peer(connection, id, &caller, *asked, tell, aside));
+    match request {
+        Request::Peer(asked) => Ok(answer_peer(connection, id, &caller, *asked, tell, aside)),
+        Request::Queue => Ok(Some((id, Some(desk::open(connection, &caller))))),
+        request => match ask(&connection.service, &connection.job, caller, request) {
+            Begun::Done(answer) => Ok(Some((id, answer))),
+            Begun::Later(answer) => {
+                *aside += 1;
+                let promise = Promise { id, answer: None, tell: tell.clone() };
+                tokio::spawn(async move { promise.keep(answer.await) });
+                Ok(None)
+            }
+        },
     }
-    let (service, class) = (&connection.service, class(&request, connection.service.union.is_some()));
+}
+
+/// What becomes of a request; no answer if nobody knows whether it was done.
+pub(crate) enum Begun {
+    /// It was served on the spot.
+    Done(Option<Answer>),
+    /// Something has to be waited for.
+    Later(Pin<Box<dyn Future<Output = Option<Answer>> + Send>>),
+}
+
+/// Serves a request of a client on the spot, or says what has to be waited for.
+pub(crate) fn ask(service: &Arc<Service>, job: &Arc<Membership>, caller: Caller, request: Request) -> Begun {
+    let class = class(&request, service.union.is_some());
+    let (whose, work) = (job, || (service.clone(), job.clone()));
     let entry = match class {
-        Class::Urgent | Class::Data => {
-            return Ok(Some((id, Some(answer(service.handle(&caller, &request))))));
-        }
+        Class::Urgent | Class::Data => return Begun::Done(Some(answer(service.handle(&caller, &request)))),
         Class::Memory => {
-            *aside += 1;
-            let promise = Promise { id, answer: None, tell: tell.clone() };
-            let (service, job) = (service.clone(), connection.job.clone());
-            tokio::spawn(async move {
-                promise.keep(Some(memory::serve(&service, &job, &caller, &request).await));
-            });
-            return Ok(None);
+            let (service, job) = work();
+            let served = async move { Some(memory::serve(&service, &job, &caller, &request).await) };
+            return Begun::Later(Box::pin(served));
         }
         Class::Peer | Class::Errand => None,
         _ if !service.serves() => {
-            *aside += 1;
-            let promise = Promise { id, answer: None, tell: tell.clone() };
-            let (service, job) = (service.clone(), connection.job.clone());
-            tokio::spawn(async move {
+            let (service, job) = work();
+            return Begun::Later(Box::pin(async move {
                 service.serving().await;
-                let answer = match enter(&service, &job) {
+                match enter(&service, &job) {
                     Ok(entry) => later(service, &job, caller, request, class, Some(entry)).await,
                     Err(error) => Some(Err(error)),
-                };
-                promise.keep(answer);
-            });
-            return Ok(None);
+                }
+            }));
         }
-        Class::Usual | Class::Slow | Class::Behind => match enter(service, &connection.job) {
+        Class::Usual | Class::Slow | Class::Behind => match enter(service, whose) {
             Ok(entry) => Some(entry),
-            Err(error) => return Ok(Some((id, Some(Err(error))))),
+            Err(error) => return Begun::Done(Some(Err(error))),
         },
     };
     match (class, entry) {
         (Class::Usual, Some(Entry::Now(turn))) => {
-            connection.job.got(&turn);
+            whose.got(&turn);
             match service.handle(&caller, &request) {
-                Ok(reply) => Ok(Some((id, Some(Ok(reply))))),
-                Err(Stop::Failed(error)) => Ok(Some((id, Some(Err(error))))),
+                Ok(reply) => Begun::Done(Some(Ok(reply))),
+                Err(Stop::Failed(error)) => Begun::Done(Some(Err(error))),
                 Err(stop) => {
-                    *aside += 1;
-                    let promise = Promise { id, answer: None, tell: tell.clone() };
                     let service = service.clone();
-                    tokio::spawn(async move {
-                        promise.keep(resolve(&service, caller, &request, stop).await);
-                    });
-                    Ok(None)
+                    Begun::Later(Box::pin(async move { resolve(&service, caller, &request, stop).await }))
                 }
             }
         }
         (class, entry) => {
-            *aside += 1;
-            let promise = Promise { id, answer: None, tell: tell.clone() };
-            let (service, job) = (service.clone(), connection.job.clone());
-            tokio::spawn(async move {
-                promise.keep(later(service, &job, caller, request, class, entry).await);
-            });
-            Ok(None)
+            let (service, job) = work();
+            Begun::Later(Box::pin(async move { later(service, &job, caller, request, class, entry).await }))
         }
     }
 }
@@ -226,7 +230,7 @@ fn unknown() -> Error {
     )
 }
 
-fn failed() -> Error {
+pub(crate) fn failed() -> Error {
     Error::new(ErrorKind::Io, "the server failed while it served this request: its log says how")
 }
 

@@ -17,6 +17,7 @@ mod config;
 mod connection;
 mod control;
 mod data;
+mod desk;
 mod device;
 mod dial;
 mod drain;
@@ -48,6 +49,7 @@ mod turns;
 mod union;
 #[cfg(test)]
 mod virtual_time;
+mod visitor;
 
 pub use config::{Belief, Config, Limits, Medium, Times, beside};
 pub use drain::{Alpha, Described, Draining, Hours, Verify};

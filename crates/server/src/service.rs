@@ -2,6 +2,7 @@
 
 use crate::circle::Circle;
 use crate::config::{Config, Medium};
+use crate::desk::Desks;
 use crate::drain::Engine;
 use crate::fence::{Fence, Fences};
 use crate::grace::Grace;
@@ -62,6 +63,7 @@ pub(crate) struct Service {
     /// Whether this is the only server of its service.
     alone: bool,
     pub(crate) sessions: Sessions,
+    pub(crate) desks: Desks,
     pub(crate) fences: Arc<Fences>,
     pub(crate) opens: Arc<Opens>,
     pub(crate) grace: Grace,
@@ -153,6 +155,7 @@ impl Service {
             me: OnceLock::new(),
             alone,
             sessions: Sessions::new(limits.sessions, limits.session_opens),
+            desks: Desks::default(),
             fences: Arc::default(),
             opens,
             grace,

@@ -33,11 +33,21 @@ impl Bell {
     /// Wakes who sleeps; without a system call if nobody does.
     pub fn ring(&self) {
         fence(Ordering::SeqCst);
-        if self.word(SLEEPERS_AT).load(Ordering::Relaxed) != 0 {
-            self.word(RINGS_AT).fetch_add(1, Ordering::Release);
-            // Nobody there any more: nobody to wake.
-            let _ = futex::wake(self.word(RINGS_AT), futex::Flags::empty(), 1);
+        if self.is_waited_for() {
+            self.wake();
         }
+    }
+
+    /// Whether somebody sleeps, or is about to; a fence stands between what he should see and this question.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.word(SLEEPERS_AT).load(Ordering::Relaxed) != 0
+    }
+
+    /// Wakes who sleeps.
+    pub(crate) fn wake(&self) {
+        self.word(RINGS_AT).fetch_add(1, Ordering::Release);
+        // Nobody there any more: nobody to wake.
+        let _ = futex::wake(self.word(RINGS_AT), futex::Flags::empty(), 1);
     }
 
     /// Sleeps until somebody rings, or for so long; not at all if `look` finds something to do.

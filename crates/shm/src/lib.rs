@@ -7,7 +7,8 @@
 //!
 //! Between processes: a [`Slab`] is a grant that another process fills through its own [`Window`] and publishes piece
 //! by piece, with a [`Commit`] for each in a ring ([`Writer`], [`Taker`]). A [`Bell`] wakes whoever takes them. What a
-//! process was leased it copies through a [`Pane`], as a [`Reader`] that looks at the lease before and after.
+//! process was leased it copies through a [`Pane`], as a [`Reader`] that looks at the lease before and after. What has to be
+//! asked goes through a queue ([`Asker`], [`Clerk`]).
 //!
 //! **Invariant**: bytes behind a ticket do not change while its generation lives; bytes behind a grant belong to
 //! its holder alone. The safe interface cannot break this within one process; another process can spoil what it was
@@ -19,12 +20,16 @@ mod arena;
 mod bell;
 mod map;
 mod past;
+mod queue;
 mod ring;
 mod slots;
 mod window;
 
 pub use arena::{Arena, Grant, Slab, Ticket, View};
 pub use bell::{BELL_BYTES, Bell};
+pub use queue::{
+    Answered, Asked, Asker, Clerk, MOST_REPLY, MOST_REQUEST, QUEUE_BYTES, QUEUE_SLOTS, Spin, Taken,
+};
 pub use ring::{Commit, Filling, Found, Nonce, RECORD, RING_BYTES, RING_RECORDS, Reader, Taker, Writer};
 pub use slots::{SLOT, Slots};
 pub use window::{Pane, Window};

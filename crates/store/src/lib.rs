@@ -25,15 +25,15 @@ mod superblock;
 pub use at_rest::{AtRest, check_stores, repair_stores};
 pub use data::{
     AtFlush, Before, Committed, Counts, CrashDisk, Data, DirDisk, Dirty, Disk, Faults, Filled, Geometry,
-    Grant, MAX_FILE, MapAt, MapOffer, MapPiece, NoRings, Picked, Piece, Place, RecordView, Recovery, RingId,
-    RingOffer, SlabOffer, Start,
+    Grant, MAX_FILE, MOST_BELLS, MOST_QUEUES, MapAt, MapOffer, MapPiece, NoRings, Picked, Piece, Place,
+    RecordView, Recovery, RingId, RingOffer, SlabOffer, Start,
 };
 pub use files::Medium;
 pub use forebay_model::{RenameMode, XattrMode};
 pub use fuzz::fuzz;
 pub use homes::{homes, names_with_the_first};
 pub use inspect::{Inspection, RegionView, capacity_of, inspect};
-pub use meta::{Batch, Fault, FjallKv, Kv, MemoryKv, Visit};
+pub use meta::{Batch, CachedKv, Fault, FjallKv, Kv, MemoryKv, Visit};
 pub use names::{
     Arrival, Ask, Attempt, Body, Carried, DirCopy, Entry, Extent, Facts, Fate, Flaw, Found, Heard, Inode,
     InodePart, IntentId, Kind, Leased, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, Next, Obstacle,

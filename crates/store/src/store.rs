@@ -1,8 +1,8 @@
 //! A whole store: regions, metadata and names in one directory.
 
-use crate::data::{Data, DirDisk, Geometry, NoRings, Recovery, Start, rings_cost};
+use crate::data::{Data, DirDisk, Geometry, NoRings, Recovery, Start, queues_cost, rings_cost};
 use crate::files::{self, Medium, bad};
-use crate::meta::{Batch, FjallKv, Kv};
+use crate::meta::{Batch, CachedKv, FjallKv, Kv};
 use crate::names::{Names, Root};
 use crate::reshape::Reshapes;
 use crate::superblock::{Superblock, boot_id};
@@ -93,7 +93,7 @@ impl Store {
                 dir.display()
             )));
         }
-        let kv: Arc<dyn Kv> = Arc::new(FjallKv::open(&dir.join("meta"), META_CACHE)?);
+        let kv: Arc<dyn Kv> = Arc::new(CachedKv::new(FjallKv::open(&dir.join("meta"), META_CACHE)?));
         if kv.get(INCARNATION_KEY)?.as_deref() != Some(&superblock.incarnation.0.to_be_bytes()) {
             return Err(bad(format!(
                 "{} holds the metadata of another store: give it back its own, or run \"forebay store replace {}\" \
@@ -309,7 +309,7 @@ fn make_regions(dir: &Path, medium: Medium, superblock: &Superblock, kv: &FjallK
     let Geometry { regions, size, .. } = superblock.geometry;
     let one = u64::from(size) + superblock.geometry.log_len();
     // One more than there are: a region is made anew beside the old one.
-    let bytes = (u64::from(regions) + 1) * one + rings_cost();
+    let bytes = (u64::from(regions) + 1) * one + rings_cost() + queues_cost();
     files::make_regions_dir(dir, medium, superblock.incarnation, bytes)?;
     let place = files::regions_dir(dir);
     let disk = DirDisk::new(place.clone(), files::is_in_memory(&place));

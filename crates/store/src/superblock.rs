@@ -1,6 +1,6 @@
 //! The file `store`: which store this is, and how it was left.
 
-use crate::data::{FORMAT, Geometry, sync_dir};
+use crate::data::{FORMAT as REGIONS, Geometry, sync_dir};
 use crate::files::{bad, failed};
 use crc32c::crc32c;
 use forebay_model::{Incarnation, Result, ServerId};
@@ -11,6 +11,8 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
 const NAME: &str = "store";
+/// From this one on the metadata has a log ahead, which older programs would pass over. What came before is read too.
+const FORMAT: u32 = REGIONS + 1;
 const MAGIC: [u8; 8] = *b"FOREBAY\0";
 /// More than any head has.
 const MOST: u64 = 4096;
@@ -69,7 +71,7 @@ impl Superblock {
         if raw.magic != MAGIC {
             return Err(damaged());
         }
-        if raw.format.get() != FORMAT {
+        if ![REGIONS, FORMAT].contains(&raw.format.get()) {
             return Err(bad(format!(
                 "{} has format {}, this program reads format {FORMAT}: use the version of Forebay that made it",
                 path.display(),

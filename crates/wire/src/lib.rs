@@ -30,7 +30,7 @@ pub use message::{Answer, At, Call, Entry, IfExists, Known, Reply, Request, Toke
 pub use peer::{
     Born, Granted, Held, Left, MAX_PUT, Meeting, Met, PeerReply, PeerRequest, Place, Vouched, Wanted,
 };
-pub use rings::{MapAt, MapGrant, MapPiece, RingGrant, SlabGrant};
+pub use rings::{MapAt, MapGrant, MapPiece, QueueGrant, RingGrant, SlabGrant};
 pub use seal::{Key, client_proof, same_proof, server_proof};
 pub use status::{
     Exchange, JobState, JobStatus, PeerStatus, RecoverySummary, RegionCounts, RouteStatus, Sample, Sharing,

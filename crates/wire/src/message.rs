@@ -3,7 +3,7 @@
 use crate::drain::{DrainCall, DrainReport};
 use crate::lost::Losses;
 use crate::peer::{PeerReply, PeerRequest};
-use crate::rings::{MapGrant, RingGrant, SlabGrant};
+use crate::rings::{MapGrant, QueueGrant, RingGrant, SlabGrant};
 use crate::status::{Exchange, Sample, Sharing, Status};
 use forebay_model::{
     Access, Attr, Change, Error, FileId, FileKind, Identity, Layout, Name, RenameMode, ServerId, Special,
@@ -388,6 +388,9 @@ pub enum Request {
         /// `buffer`, `traffic`, `overflow` or `direct`.
         mode: String,
     },
+    /// A queue in shared memory, through which this connection's client asks from now on what fits there; for clients of
+    /// the service's own user, on its machine. It ends with the connection.
+    Queue,
 }
 
 /// What can be answered.
@@ -489,6 +492,8 @@ pub enum Reply {
     Number(u64),
     /// What a file is made of.
     Map(Box<MapGrant>),
+    /// A queue.
+    Queue(Box<QueueGrant>),
 }
 
 /// An entry of a directory.

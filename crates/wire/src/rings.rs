@@ -19,6 +19,17 @@ pub struct RingGrant {
     pub clock: u64,
 }
 
+/// A queue for one connection's requests.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct QueueGrant {
+    /// Its file.
+    pub path: Vec<u8>,
+    /// The file of the bell that wakes whoever serves it.
+    pub bell: Vec<u8>,
+    /// What tells it from others.
+    pub nonce: u128,
+}
+
 /// A slab that a ring's client may fill.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SlabGrant {

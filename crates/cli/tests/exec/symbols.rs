@@ -44,7 +44,7 @@ const TABLE: &[(&str, &str)] = &[
     ("trees", "scandir scandir64 scandirat scandirat64 ftw ftw64 nftw nftw64 glob glob64"),
     ("working directory", "chdir fchdir getcwd __getcwd_chk getwd __getwd_chk get_current_dir_name"),
     ("real paths", "realpath __realpath_chk canonicalize_file_name ftok"),
-    ("descriptors", "dup dup2 __dup2 dup3 fcntl fcntl64 __fcntl ioctl recvmsg recvmmsg"),
+    ("descriptors", "dup dup2 __dup2 dup3 fcntl fcntl64 __fcntl ioctl sendmsg sendmmsg recvmsg recvmmsg"),
     ("modes", "chmod lchmod fchmod fchmodat chown lchown fchown fchownat"),
     ("times", "utime utimes lutimes futimes futimesat utimensat futimens"),
     (

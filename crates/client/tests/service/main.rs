@@ -3,6 +3,7 @@
 mod calls;
 mod model;
 mod people;
+mod queue;
 mod restart;
 mod sharing;
 mod world;

@@ -1,11 +1,12 @@
 //! Random operations through real sockets, restarts between them, against files that are plain vectors.
 
 use crate::world::{By, World, pattern};
-use forebay_client::{Client, File, OpenOptions};
+use forebay_client::{Client, File, OpenOptions, waiting_here};
 use forebay_dice::{Dice, Seeded};
 use forebay_model::ErrorKind;
 use forebay_wire::RenameMode;
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 
 const STEPS: usize = 1200;
 const LARGEST: usize = 3 << 20;
@@ -152,15 +153,25 @@ impl Driver {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_operations_with_restarts_match_a_model() {
+async fn play(part: u64, steps: usize) {
     let seeded = Seeded::new();
     let world = World::new(256);
     let clients = vec![world.client(By::Unix).await, world.client(By::Tcp).await];
     let mut driver =
-        Driver { world, clients, open: Vec::new(), model: Model::default(), dice: seeded.dice(0) };
-    for _ in 0..STEPS {
+        Driver { world, clients, open: Vec::new(), model: Model::default(), dice: seeded.dice(part) };
+    for _ in 0..steps {
         driver.step().await;
     }
     driver.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_operations_with_restarts_match_a_model() {
+    play(0, STEPS).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_operations_by_a_queue_with_restarts_match_a_model() {
+    let mut play = Box::pin(play(1, STEPS / 2));
+    poll_fn(|context| waiting_here(|| play.as_mut().poll(context))).await;
 }

@@ -3,6 +3,7 @@
 use forebay_client::{Address, Client, ClientConfig, Credential};
 use forebay_model::{Bytes, Job};
 use forebay_server::{Config, Medium, Running, Server};
+use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -42,11 +43,18 @@ impl World {
         self.running.take().unwrap().shutdown().unwrap();
     }
 
+    /// The directory of its store.
+    pub(crate) fn store(&self) -> &Path {
+        &self.config.store
+    }
+
+    pub(crate) fn start_again(&mut self) {
+        self.stop();
+        self.start();
+    }
+
     pub(crate) async fn restart(&mut self) {
-        tokio::task::block_in_place(|| {
-            self.stop();
-            self.start();
-        });
+        tokio::task::block_in_place(|| self.start_again());
     }
 
     pub(crate) fn client_config(&self, by: By) -> ClientConfig {

@@ -1,6 +1,7 @@
 //! The handler: what becomes of a system call that was intercepted.
 
 use super::{ASK, Gate, SELECTOR, entry, hook, masks, mem, raw};
+use crate::backing;
 use crate::errno::{Errno, Stop};
 use crate::kernel::{ask, system_call};
 use libc::{c_int, c_long, c_void, siginfo_t, ucontext_t};
@@ -140,8 +141,10 @@ fn pass_on(context: &mut ucontext_t, number: c_long, args: [usize; 6]) {
 /// A child with a copy of the memory goes on from here. One that would borrow it gets a copy too: it would come back
 /// over the stack of this handler.
 fn divide(context: &mut ucontext_t, number: c_long, args: [usize; 6]) {
+    backing::divide();
     // SAFETY: the application's own call.
     let child = unsafe { system_call(number, args) };
+    backing::divide();
     if child == 0 {
         arm_thread();
         SELECTOR.set(ASK);
@@ -161,6 +164,9 @@ fn clone(context: &mut ucontext_t, args: [usize; 6]) {
         return divide(context, libc::SYS_clone, args);
     }
     let way = if flags & THREAD == THREAD { entry::clone_thread } else { entry::clone };
+    if flags & THREAD != THREAD {
+        backing::give_away();
+    }
     // SAFETY: a stack that the application has made for the child.
     let top = unsafe { entry::hand_over(stack, stack, get(context, libc::REG_RIP)) };
     set(context, libc::REG_R11, top);
@@ -195,6 +201,9 @@ fn clone3(context: &mut ucontext_t, args: [usize; 6]) {
         return divide(context, libc::SYS_clone3, args);
     }
     let thread = wish.flags as usize & THREAD == THREAD;
+    if !thread {
+        backing::give_away();
+    }
     let top = (wish.stack + wish.stack_size) as usize;
     // SAFETY: a stack that the application has made for the child.
     let new = unsafe { entry::hand_over(top, args[0], get(context, libc::REG_RIP)) };

@@ -204,9 +204,7 @@ impl Engine {
         let Assignment { queue, id, batch } = assignment;
         let (file, target, span) = (batch.file, batch.target, batch.span());
         let wait = self.board().valve.as_mut().map(|valve| valve.pass(Instant::now(), span.len()));
-        if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
-            std::thread::sleep(wait);
-        }
+        pause(service, wait.unwrap_or_default());
         let written = self.written_now(service, union, hand, file, span);
         let now = Tick(service.store.data().now().0);
         match written {
@@ -496,6 +494,17 @@ impl Hand {
     /// Gives a file up; returns the writes that are not settled.
     fn drop(&mut self, file: FileId) -> Vec<(JobId, BatchId)> {
         self.stints.remove(&file).map_or_else(Vec::new, |stint| stint.writes)
+    }
+}
+
+/// Sleeps, but not beyond the end of the server.
+fn pause(service: &Service, wait: Duration) {
+    let (stopping, begin) = (service.stopping(), Instant::now());
+    while let Some(left) = wait.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
+        if *stopping.borrow() {
+            return;
+        }
+        std::thread::sleep(left.min(NAP));
     }
 }
 

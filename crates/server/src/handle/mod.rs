@@ -63,7 +63,7 @@ pub(crate) fn class(request: &Request, behind: bool) -> Class {
         Request::SetPolicy { .. } | Request::ReplaceServer { .. } | Request::Losses => Class::Errand,
         Request::Peer(_) => Class::Peer,
         Request::Sync { .. } | Request::SyncAll => Class::Slow,
-        Request::Ring { .. } | Request::Slab { .. } | Request::Map { .. } => Class::Memory,
+        Request::Ring { .. } | Request::Slab { .. } | Request::Map { .. } | Request::Queue => Class::Memory,
         Request::Write { .. } | Request::Read { .. } => Class::Data,
         _ if behind => Class::Behind,
         _ => Class::Usual,
@@ -154,6 +154,7 @@ impl Service {
             | Request::Ring { .. }
             | Request::Slab { .. }
             | Request::Map { .. }
+            | Request::Queue
             | Request::Peer(_) => {
                 Err(Error::new(ErrorKind::Protocol, "this travels on control connections").into())
             }

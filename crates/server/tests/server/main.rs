@@ -10,6 +10,7 @@ mod hostile;
 mod meeting;
 mod near;
 mod people;
+mod queue;
 mod races;
 mod raw;
 mod restart;

@@ -91,6 +91,7 @@ impl Data {
         let newest = found.iter().flat_map(|found| &found.records).map(|(_, record)| record.stamp).max();
         let floor = newest.unwrap_or_default().max(tombs.newest()).max(stored_clock(&*kv)?);
         let notes = Rings::notes(&*disk, start)?;
+        super::queues::clear_queues(&*disk)?;
         let data = Data {
             disk,
             kv,

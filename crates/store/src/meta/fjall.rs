@@ -1,10 +1,12 @@
 //! The metadata store on disk: one fjall database, one keyspace.
 //!
-//! fjall writes every batch to its journal before it applies it. With `PersistMode::Buffer` the journal's buffer
-//! is handed to the operating system before the batch counts, so that a killed process loses nothing it
-//! acknowledged; `PersistMode::SyncAll` makes the journal durable. All reads go through snapshots, because a bare
-//! read sees a batch that is being applied in part.
+//! A batch counts when it is in the log ahead of the tree ([`ahead`](super::ahead)); the tree gets many at once, or all
+//! that there are before it is scanned or synced. What the tree does not have yet is read from memory. fjall writes every
+//! batch to its journal before it applies it. With `PersistMode::Buffer` the journal's buffer is handed to the operating
+//! system before the log begins anew, so that a killed process loses nothing it acknowledged; `PersistMode::SyncAll` makes
+//! the journal durable. All reads go through snapshots, because a bare read sees a batch that is being applied in part.
 
+use super::ahead::{self, Log, Mark};
 use super::flush::Flusher;
 use super::{Batch, Kv, Visit, archives, quiet};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
@@ -13,6 +15,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 const KEYSPACE: &str = "meta";
 /// fjall writes this file last when it makes a database.
@@ -29,6 +32,9 @@ pub struct FjallKv {
     database: Database,
     keyspace: Keyspace,
     flusher: Flusher,
+    log: Mutex<Log>,
+    /// What is in the log, as far as nothing later in it changes it.
+    ahead: RwLock<BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
 }
 
 impl FjallKv {
@@ -77,12 +83,78 @@ impl FjallKv {
             let keyspace = database.keyspace(KEYSPACE, options)?;
             Ok((database, keyspace))
         })?;
-        Ok(FjallKv { dir: dir.to_owned(), database, keyspace, flusher: Flusher::default() })
+        let log = take_over(dir, &database, &keyspace)?;
+        let (flusher, ahead) = (Flusher::default(), RwLock::default());
+        Ok(FjallKv { dir: dir.to_owned(), database, keyspace, flusher, log: Mutex::new(log), ahead })
     }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts everything that is in the log into the tree.
+    fn catch_up(&self, log: &mut Log) -> Result<()> {
+        {
+            let ahead = self.ahead.read().unwrap_or_else(PoisonError::into_inner);
+            if ahead.is_empty() {
+                return Ok(());
+            }
+            let changes = ahead.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
+            put(&self.dir, &self.database, &self.keyspace, changes, Some(log.mark()))?;
+        }
+        // Only now that it is in the tree.
+        self.ahead.write().unwrap_or_else(PoisonError::into_inner).clear();
+        log.clear();
+        Ok(())
+    }
+}
+
+/// Takes over what an earlier life has left in the log, and begins one of this life.
+fn take_over(dir: &Path, database: &Database, keyspace: &Keyspace) -> Result<Log> {
+    let log_failed = |cause: io::Error| explain(dir, "open", &fjall::Error::Io(cause));
+    let mark = guarded(dir, "read", || database.snapshot().get(keyspace, ahead::KEY))?;
+    let left = match mark.as_deref().and_then(Mark::decode) {
+        Some(mark) => ahead::left(dir, mark).map_err(log_failed)?,
+        None => Vec::new(),
+    };
+    let mut life = [0; 8];
+    getrandom::fill(&mut life)
+        .map_err(|error| Error::new(ErrorKind::Io, format!("the system gives no random numbers: {error}")))?;
+    let log = Log::begin(dir, u64::from_le_bytes(life)).map_err(log_failed)?;
+    let changes: BTreeMap<_, _> = left.into_iter().flat_map(|batch| batch.changes).collect();
+    let changes = changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
+    put(dir, database, keyspace, changes, Some(log.mark()))?;
+    Ok(log)
+}
+
+/// Makes changes of different keys in the tree, all of them or none, and notes how much of the log it has.
+fn put<'a>(
+    dir: &Path,
+    database: &Database,
+    keyspace: &Keyspace,
+    changes: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+    mark: Option<Mark>,
+) -> Result<()> {
+    guarded(dir, "write", || {
+        let mut writes = database.batch().durability(Some(PersistMode::Buffer));
+        for (key, value) in changes {
+            match value {
+                Some(value) => writes.insert(keyspace, key, value),
+                None => writes.remove(keyspace, key),
+            }
+        }
+        if let Some(mark) = mark {
+            writes.insert(keyspace, ahead::KEY, mark.encode());
+        }
+        writes.commit()
+    })
 }
 
 impl Kv for FjallKv {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        if let Some(value) = self.ahead.read().unwrap_or_else(PoisonError::into_inner).get(key) {
+            return Ok(value.clone());
+        }
         guarded(&self.dir, "read", || {
             let value = self.database.snapshot().get(&self.keyspace, key)?;
             Ok(value.map(|value| value.to_vec()))
@@ -90,6 +162,14 @@ impl Kv for FjallKv {
     }
 
     fn scan(&self, prefix: &[u8], from: &[u8], visit: Visit<'_>) -> Result<()> {
+        let is_ahead = {
+            let ahead = self.ahead.read().unwrap_or_else(PoisonError::into_inner);
+            let first = ahead.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded)).next();
+            first.is_some_and(|(key, _)| key.starts_with(prefix))
+        };
+        if is_ahead {
+            self.catch_up(&mut self.log())?;
+        }
         let start = Bound::Included(prefix.max(from).to_vec());
         let end = after_prefix(prefix);
         let mut pairs =
@@ -97,7 +177,7 @@ impl Kv for FjallKv {
         while let Some((key, value)) =
             guarded(&self.dir, "read", || pairs.next().map(fjall::Guard::into_inner).transpose())?
         {
-            if visit(&key, &value) == ControlFlow::Break(()) {
+            if key != ahead::KEY && visit(&key, &value) == ControlFlow::Break(()) {
                 break;
             }
         }
@@ -105,21 +185,34 @@ impl Kv for FjallKv {
     }
 
     fn commit(&self, batch: Batch) -> Result<()> {
-        // Within one batch fjall gives no order to two changes of a key: only the last one goes in.
-        let changes: BTreeMap<_, _> = batch.changes.into_iter().collect();
-        guarded(&self.dir, "write", || {
-            let mut writes = self.database.batch().durability(Some(PersistMode::Buffer));
-            for (key, value) in changes {
-                match value {
-                    Some(value) => writes.insert(&self.keyspace, key, value),
-                    None => writes.remove(&self.keyspace, key),
-                }
-            }
-            writes.commit()
-        })
+        self.commit_copy(&batch)
+    }
+
+    fn commit_copy(&self, batch: &Batch) -> Result<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let record = postcard::to_stdvec(batch)
+            .map_err(|error| Error::new(ErrorKind::Io, format!("a batch cannot be written down: {error}")))?;
+        let mut log = self.log();
+        if Log::is_too_large(&record) {
+            self.catch_up(&mut log)?;
+            // Within one batch fjall gives no order to two changes of a key: only the last one goes in.
+            let changes: BTreeMap<_, _> = batch.changes.iter().map(|(key, value)| (key, value)).collect();
+            let changes = changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
+            return put(&self.dir, &self.database, &self.keyspace, changes, None);
+        }
+        if !log.has_room(&record) {
+            self.catch_up(&mut log)?;
+        }
+        log.append(&record);
+        let mut ahead = self.ahead.write().unwrap_or_else(PoisonError::into_inner);
+        ahead.extend(batch.changes.iter().cloned());
+        Ok(())
     }
 
     fn sync(&self) -> Result<()> {
+        self.catch_up(&mut self.log())?;
         self.flusher.flush(|| guarded(&self.dir, "flush", || self.database.persist(PersistMode::SyncAll)))
     }
 }

@@ -22,14 +22,18 @@
 //! | `w` stamp | a change behind that was begun | server |
 //! | `f` | there if the first server has all names | store |
 //! | `v` | incarnation | store |
+//! | `a` | how much of the log ahead is in the tree | here |
 
+mod ahead;
 mod archives;
+mod cached;
 mod fjall;
 mod flush;
 mod memory;
 mod quiet;
 
 pub use self::fjall::FjallKv;
+pub use cached::CachedKv;
 pub use memory::{Fault, MemoryKv};
 
 use forebay_model::Result;
@@ -49,6 +53,11 @@ pub trait Kv: Send + Sync {
 
     /// Makes all changes of a batch, or none. After it returns they survive the death of this process.
     fn commit(&self, batch: Batch) -> Result<()>;
+
+    /// The same for a caller who needs the batch afterwards.
+    fn commit_copy(&self, batch: &Batch) -> Result<()> {
+        self.commit(batch.clone())
+    }
 
     /// After it returns, everything committed before it was called survives the death of the machine.
     /// Calls at the same time share one flush.

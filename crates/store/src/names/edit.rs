@@ -82,11 +82,13 @@ impl<'a> Edit<'a> {
         self.inodes.remove(&id);
         self.batch.remove(key::inode(id));
         self.batch.remove(key::orphan(id));
-        let batch = &mut self.batch;
-        self.names.kv.scan(&key::xattrs(id), &[], &mut |key, _| {
-            batch.remove(key);
-            ControlFlow::Continue(())
-        })?;
+        if self.names.adorned.may_have(id) {
+            let batch = &mut self.batch;
+            self.names.kv.scan(&key::xattrs(id), &[], &mut |key, _| {
+                batch.remove(key);
+                ControlFlow::Continue(())
+            })?;
+        }
         self.gone += 1;
         Ok(())
     }

@@ -40,6 +40,7 @@
 //! ancestry can be checked. With several servers the first one's `moving` is that lock. Readers take no locks, but ask
 //! what became of an intent that has locked what they read.
 
+mod adorned;
 mod attr;
 mod bring;
 mod check;
@@ -83,6 +84,7 @@ pub use walk::{Found, Walked};
 pub use xattr::{MAX_XATTR, MAX_XATTRS};
 
 use crate::meta::{Batch, Kv};
+use adorned::Adorned;
 use copies::{Around, Copies};
 use edit::Edit;
 use forebay_model::{
@@ -115,6 +117,7 @@ pub struct Names {
     holds: Arc<Holds>,
     intents: Arc<Intents>,
     moving: Arc<AtomicBool>,
+    adorned: Adorned,
 }
 
 /// The root directory as it is made.
@@ -155,6 +158,7 @@ impl Names {
             ControlFlow::Continue(())
         })?;
         let names = Names {
+            adorned: Adorned::load(&*kv)?,
             kv,
             ids,
             locks: Locks::default(),

@@ -88,6 +88,7 @@ impl Names {
             );
             return Err(Error::new(ErrorKind::NoSpace, text));
         }
+        self.adorned.note(file);
         edit.put(key::xattr(file, name), value);
         edit.commit()
     }

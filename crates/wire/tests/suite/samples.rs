@@ -8,9 +8,9 @@ use forebay_wire::{
     Answer, At, Born, Call, Channel, DrainCall, DrainReport, DrainStatus, DrainTicket, Entry, Exchange,
     Failing, FrameKind, Granted, Greeting, Held, Hello, IfExists, JobState, JobStatus, Known, Left, Loss,
     Losses, Lost, MapAt, MapGrant, MapPiece, Meeting, Met, PeerReply, PeerRequest, PeerStatus, Place, Proof,
-    RecoverySummary, RegionCounts, Remain, Remains, RenameMode, Reply, Request, RingGrant, Roster,
-    RouteStatus, Sample, Sharing, SlabGrant, Standing, Status, TargetStatus, Token, VERSION, Vouched, Wanted,
-    Welcome, XattrMode, frame,
+    QueueGrant, RecoverySummary, RegionCounts, Remain, Remains, RenameMode, Reply, Request, RingGrant,
+    Roster, RouteStatus, Sample, Sharing, SlabGrant, Standing, Status, TargetStatus, Token, VERSION, Vouched,
+    Wanted, Welcome, XattrMode, frame,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -154,6 +154,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Number { row: u64::MAX },
         Request::Map { token, ring: 3, from: 1 << 40 },
         Request::SetRoute { mode: "traffic".into() },
+        Request::Queue,
     ]
     .into_iter()
     .chain(peer_requests().into_iter().map(|request| Request::Peer(Box::new(request))))
@@ -454,6 +455,11 @@ pub(crate) fn replies() -> Vec<Reply> {
             dir: b"/s".to_vec(),
             names: vec![b"r00001.data".to_vec()],
             region: 4 << 20,
+        })),
+        Reply::Queue(Box::new(QueueGrant {
+            path: b"/s/q00001.queue".to_vec(),
+            bell: b"/s/desk0.bell".to_vec(),
+            nonce: 1 << 99,
         })),
     ]
     .into_iter()

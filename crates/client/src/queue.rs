@@ -1,0 +1,256 @@
+//! Requests by shared memory, where the server is on this machine and runs as the same user: the calling thread puts its
+//! request into a queue and waits for the answer itself.
+//!
+//! Only threads that may wait do so ([`waiting_here`]), and not for long: what takes longer is waited for by the runtime,
+//! whose timers run. What does not fit, or brings bulk data, or may wait for a device, goes by the socket as ever, and so
+//! does everything that finds no slot. A queue belongs to one life of the control connection.
+
+use crate::line::{CallRef, Line};
+use crate::retry::Trouble;
+use crate::session::{Session, Who};
+use forebay_model::{Error, ErrorKind};
+use forebay_shm::{Answered, Asked, Asker, Spin};
+use forebay_wire::{Answer, FrameKind, HEADER, Header, QueueGrant, Reply, Request, Token, body, frame};
+use std::cell::Cell;
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// After so many requests that could go by a queue it is worth asking for one.
+const WORTH: u32 = 4;
+/// How long a thread looks for its answer before it sleeps.
+const SHORTEST_LOOK: Duration = Duration::from_micros(2);
+const LONGEST_LOOK: Duration = Duration::from_micros(50);
+/// How long it sleeps before it leaves the rest to the runtime.
+const PATIENCE: Duration = Duration::from_millis(2);
+/// Between two looks of the runtime whether the connection still stands.
+const GLANCE: Duration = Duration::from_millis(20);
+/// No request has to be told from another: each has a slot.
+const ID: u64 = 1;
+
+static SPIN: Spin = Spin::new(SHORTEST_LOOK, LONGEST_LOOK);
+
+thread_local! {
+    static HERE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs something in which this thread itself may wait for answers, each time for some milliseconds at most.
+pub fn waiting_here<T>(work: impl FnOnce() -> T) -> T {
+    struct Back(bool);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            HERE.set(self.0);
+        }
+    }
+    let _back = Back(HERE.replace(true));
+    work()
+}
+
+/// What a future comes to that waits for nothing but answers by queues, if this thread may wait for those; if not, it has
+/// only begun.
+pub(crate) fn at_once<T>(work: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    if !HERE.get() {
+        return None;
+    }
+    match work.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
+    }
+}
+
+/// Whether this thread may wait for the answer to a request that may go by a queue.
+pub(crate) fn may_ask_here(request: &Request) -> bool {
+    HERE.get() && is_short(request)
+}
+
+/// The queue of a control connection.
+#[derive(Default)]
+pub(crate) struct Queue {
+    /// None if there is none for us.
+    asker: OnceLock<Option<Arc<Asker>>>,
+    /// Requests that could have gone by it.
+    wanted: AtomicU32,
+}
+
+/// Whether a request is as short as its answer, and waits for nothing but names and attributes.
+fn is_short(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Walk { .. }
+            | Request::Jump { .. }
+            | Request::GetAttr { .. }
+            | Request::SetAttr { .. }
+            | Request::Open { .. }
+            | Request::Create { .. }
+            | Request::Reopen { .. }
+            | Request::Close { .. }
+            | Request::Truncate { .. }
+            | Request::TruncateFile { .. }
+            | Request::Extend { .. }
+            | Request::Punch { .. }
+            | Request::MakeDir { .. }
+            | Request::MakeSpecial { .. }
+            | Request::RemoveDir { .. }
+            | Request::Unlink { .. }
+            | Request::Rename { .. }
+            | Request::Link { .. }
+            | Request::Symlink { .. }
+            | Request::ReadLink { .. }
+            | Request::RemoveXattr { .. }
+    )
+}
+
+impl Session {
+    /// Asks by the connection's queue, if there is one; `None` if it has to go by the socket. `sent` is true while the
+    /// server may have heard of it.
+    pub(crate) async fn ask_here(
+        &self,
+        line: &Line,
+        who: &Who,
+        request: &Request,
+        sent: &AtomicBool,
+    ) -> Option<Result<Answer, Trouble>> {
+        let asker = match line.queue.asker.get() {
+            Some(asker) => asker.as_ref()?,
+            None if line.queue.wanted.fetch_add(1, Ordering::Relaxed) < WORTH => return None,
+            None => Box::pin(self.open_queue(line)).await?,
+        };
+        let asked = post(asker, who, request)?;
+        sent.store(true, Ordering::Relaxed);
+        let outcome = match SPIN.until(|| asked.is_answered()) || sleep_here(&asked) {
+            true => self.take(line, &asked),
+            false => Box::pin(self.wait_for(line, asked)).await,
+        };
+        sent.store(outcome.is_some(), Ordering::Relaxed);
+        outcome
+    }
+
+    /// Closes an open file without waiting for that, if there is a queue with room.
+    pub(crate) fn close_now(&self, who: &Who, token: Token) -> bool {
+        let Some(line) = self.live() else { return false };
+        let Some(Some(asker)) = line.queue.asker.get() else { return false };
+        !self.pool.is_in_doubt() && post(asker, who, &Request::Close { token }).is_some()
+    }
+
+    /// Asks for a queue; what becomes of that counts for as long as the connection lasts.
+    async fn open_queue<'a>(&self, line: &'a Line) -> Option<&'a Arc<Asker>> {
+        let call = CallRef { identity: None, request: &Request::Queue };
+        let asker = match line.call(&call, None).await {
+            Ok(Ok(Reply::Queue(grant))) => open(&grant).ok(),
+            // There is none for us; nor, if the connection broke, for anybody.
+            Ok(_) | Err(_) => None,
+        };
+        line.queue.asker.get_or_init(|| asker).as_ref()
+    }
+
+    fn take(&self, line: &Line, asked: &Asked) -> Option<Result<Answer, Trouble>> {
+        let trouble = |kind, text: &str| {
+            let error = self.at_service(Error::new(kind, text));
+            Some(Err(Trouble { sent: true, error }))
+        };
+        match asked.answer() {
+            Some(Answered::Bytes(bytes)) => match read(&bytes) {
+                Ok(answer) => Some(Ok(answer)),
+                Err(error) => {
+                    line.give_up(&error);
+                    trouble(error.kind(), &error.to_string())
+                }
+            },
+            Some(Answered::Elsewhere) => None,
+            Some(Answered::Unknown) => {
+                trouble(ErrorKind::Unreachable, "the service gave the request up half-way")
+            }
+            None => {
+                let error = Error::new(ErrorKind::Protocol, "the service answered what cannot be");
+                line.give_up(&error);
+                trouble(error.kind(), "the service answered what cannot be")
+            }
+        }
+    }
+
+    /// Waits for an answer by way of the runtime, for as long as the connection stands.
+    async fn wait_for(&self, line: &Line, asked: Asked) -> Option<Result<Answer, Trouble>> {
+        let asked = Arc::new(asked);
+        loop {
+            if asked.is_answered() {
+                return self.take(line, &asked);
+            }
+            if let Some(error) = line.fault() {
+                return Some(Err(Trouble { sent: true, error: self.at_service(error) }));
+            }
+            let sleeper = asked.clone();
+            let slept = self.runtime.spawn_blocking(move || sleeper.sleep(GLANCE));
+            // What ended it ends the wait for the connection too.
+            let _ = slept.await;
+        }
+    }
+}
+
+fn post(asker: &Arc<Asker>, who: &Who, request: &Request) -> Option<Asked> {
+    let mut bytes = Vec::with_capacity(256);
+    let call = CallRef { identity: who.as_deref(), request };
+    frame(&mut bytes, FrameKind::Call, ID, &call, 0).ok()?;
+    asker.ask(&bytes)
+}
+
+/// Sleeps for an answer; true if it has come.
+fn sleep_here(asked: &Asked) -> bool {
+    let begin = Instant::now();
+    loop {
+        let left = PATIENCE.saturating_sub(begin.elapsed());
+        if left.is_zero() {
+            return asked.is_answered();
+        }
+        asked.sleep(left);
+        if asked.is_answered() {
+            return true;
+        }
+    }
+}
+
+fn read(bytes: &[u8]) -> forebay_model::Result<Answer> {
+    let nonsense = || Error::new(ErrorKind::Protocol, "the service answered what is no frame");
+    let (head, rest) = bytes.split_first_chunk::<HEADER>().ok_or_else(nonsense)?;
+    let header = Header::decode(head)?;
+    let whole = header.kind == FrameKind::Answer && header.payload == 0 && header.body as usize == rest.len();
+    if whole { body(rest) } else { Err(nonsense()) }
+}
+
+fn open(grant: &QueueGrant) -> io::Result<Arc<Asker>> {
+    let file =
+        |path: &[u8]| OpenOptions::new().read(true).write(true).open(OsString::from_vec(path.to_vec()));
+    Asker::open(&file(&grant.path)?, &file(&grant.bell)?, grant.nonce)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_model::FileId;
+
+    #[test]
+    fn answers_that_are_no_frames_are_refused() {
+        let mut good = Vec::new();
+        frame(&mut good, FrameKind::Answer, ID, &Answer::Ok(Reply::Done), 0).unwrap();
+        assert_eq!(read(&good).unwrap(), Ok(Reply::Done));
+        let mut call = Vec::new();
+        let request = Request::GetAttr { file: FileId::ROOT };
+        frame(&mut call, FrameKind::Call, ID, &CallRef { identity: None, request: &request }, 0).unwrap();
+        for bad in [&good[..good.len() - 1], &[good.clone(), vec![0]].concat(), &call, &[], &[7; 64]] {
+            assert_eq!(read(bad).unwrap_err().kind(), ErrorKind::Protocol);
+        }
+    }
+
+    #[test]
+    fn work_is_begun_on_the_spot_only_where_a_thread_may_wait() {
+        let mut ready = Box::pin(std::future::ready(5));
+        assert_eq!(at_once(ready.as_mut()), None);
+        assert_eq!(waiting_here(|| at_once(ready.as_mut())), Some(5));
+        let mut never = Box::pin(std::future::pending::<()>());
+        assert_eq!(waiting_here(|| at_once(never.as_mut())), None);
+    }
+}

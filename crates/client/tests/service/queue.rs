@@ -1,0 +1,102 @@
+//! Requests by a queue in shared memory: what threads that wait for them see.
+
+use crate::world::{By, World};
+use forebay_client::{OpenOptions, blocking};
+use forebay_model::ErrorKind;
+use forebay_wire::RenameMode;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn queues(world: &World) -> usize {
+    let list = std::fs::read_dir(world.store().join("regions")).unwrap();
+    let names = list.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.ends_with(".queue")).count()
+}
+
+#[test]
+fn threads_that_wait_ask_by_one_queue_and_each_gets_its_own_answer() {
+    let world = World::new(32);
+    let client = blocking::Client::connect(world.client_config(By::Unix)).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let client = &client;
+            scope.spawn(move || {
+                let dir = format!("/d{thread}");
+                client.mkdir(&dir, 0o755).unwrap();
+                for round in 0..40 {
+                    let (one, two) = (format!("{dir}/a{round}"), format!("{dir}/b{round}"));
+                    let file = client.open(&one, OpenOptions::CREATE_NEW).unwrap();
+                    file.truncate(round).unwrap();
+                    assert_eq!(client.stat(&one).unwrap().size, round);
+                    file.close().unwrap();
+                    client.rename(&one, &two, RenameMode::NoReplace).unwrap();
+                    assert_eq!(client.stat(&one).unwrap_err().kind(), ErrorKind::NotFound);
+                    assert_eq!(
+                        client.open(&two, OpenOptions::CREATE_NEW).err().unwrap().kind(),
+                        ErrorKind::Exists
+                    );
+                    assert_eq!(client.stat(&two).unwrap().size, round);
+                    client.unlink(&two).unwrap();
+                }
+                client.rmdir(&dir).unwrap();
+            });
+        }
+    });
+    assert_eq!(queues(&world), 1);
+    assert_eq!(client.status().unwrap().opens, 0);
+    let far = blocking::Client::connect(world.client_config(By::Tcp)).unwrap();
+    (0..10).for_each(|_| assert!(far.stat("/").is_ok()));
+    assert_eq!(queues(&world), 1, "who comes from afar asks by its socket");
+    drop(client);
+    while queues(&world) > 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn requests_in_a_queue_survive_restarts_of_the_server() {
+    let mut world = World::new(32);
+    let config = world.client_config(By::Unix);
+    let (barrier, rounds) = (Barrier::new(3), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let threads = [0, 1].map(|thread| {
+            let (config, barrier, rounds) = (config.clone(), &barrier, &rounds);
+            scope.spawn(move || {
+                let client = blocking::Client::connect(config).unwrap();
+                let path = format!("/f{thread}");
+                client.open(&path, OpenOptions::CREATE).unwrap().close().unwrap();
+                barrier.wait();
+                for round in 0..400 {
+                    // All of it may be asked twice.
+                    client.truncate(&path, round).unwrap();
+                    assert_eq!(client.stat(&path).unwrap().size, round);
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        });
+        barrier.wait();
+        for least in [100, 300, 500] {
+            while rounds.load(Ordering::Relaxed) < least && threads.iter().all(|thread| !thread.is_finished())
+            {
+                std::thread::yield_now();
+            }
+            world.start_again();
+        }
+    });
+}
+
+#[test]
+fn a_close_that_nobody_waits_for_is_done() {
+    let world = World::new(32);
+    let client = blocking::Client::connect(world.client_config(By::Unix)).unwrap();
+    (0..10).for_each(|_| assert!(client.stat("/").is_ok()));
+    for round in 0..100 {
+        let path = format!("/f{round}");
+        let file = client.wait(client.inner().open(&path, OpenOptions::CREATE_NEW)).unwrap();
+        client.unlink(&path).unwrap();
+        assert!(file.close_now(), "there is a queue with room");
+    }
+    while client.status().unwrap().opens > 0 {
+        std::thread::yield_now();
+    }
+}

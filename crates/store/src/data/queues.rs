@@ -1,0 +1,58 @@
+//! The files of queues in which clients of this machine ask: beside the rings, and gone with the process.
+
+use super::{Data, Disk};
+use forebay_model::{Error, ErrorKind, Result};
+use forebay_shm::{BELL_BYTES, QUEUE_BYTES};
+use std::fs::File;
+use std::path::PathBuf;
+
+/// Most queues of a store.
+pub const MOST_QUEUES: u32 = 256;
+/// Most bells of those who serve them.
+pub const MOST_BELLS: u32 = 8;
+
+const QUEUE: &str = ".queue";
+const BELL: &str = ".bell";
+
+/// What the files of all queues may take.
+pub(crate) fn queues_cost() -> u64 {
+    u64::from(MOST_QUEUES) * QUEUE_BYTES + u64::from(MOST_BELLS) * BELL_BYTES
+}
+
+fn queue_name(number: u32) -> String {
+    format!("q{number:05}{QUEUE}")
+}
+
+/// Removes what an earlier life left: whoever asked there asks again.
+pub(super) fn clear_queues(disk: &dyn Disk) -> Result<()> {
+    for name in disk.names()? {
+        if name.ends_with(QUEUE) || name.ends_with(BELL) {
+            disk.remove(&name)?;
+        }
+    }
+    Ok(())
+}
+
+impl Data {
+    /// Makes the file of a queue, in place of one with that number.
+    pub fn make_queue(&self, number: u32) -> Result<(File, PathBuf)> {
+        self.make_shared(&queue_name(number), QUEUE_BYTES)
+    }
+
+    /// Makes the file of a bell, in place of one with that number.
+    pub fn make_bell(&self, number: u32) -> Result<(File, PathBuf)> {
+        self.make_shared(&format!("desk{number}{BELL}"), BELL_BYTES)
+    }
+
+    /// Removes the file of a queue. Who has it mapped may go on with it; nobody answers there.
+    pub fn remove_queue(&self, number: u32) -> Result<()> {
+        self.disk.remove(&queue_name(number))
+    }
+
+    fn make_shared(&self, name: &str, len: u64) -> Result<(File, PathBuf)> {
+        let path = self.disk.path(name).ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, "other processes cannot see the files of this store")
+        })?;
+        Ok((self.disk.create(name, len)?, path))
+    }
+}

@@ -1,0 +1,237 @@
+//! The log ahead of the metadata store: batches that count already and are not in the tree yet.
+//!
+//! A batch counts when its record is in the log, a mapped file: the death of the process loses nothing of it. When the
+//! log is full, or the tree has to know, everything in it goes into the tree as one batch, together with the number of
+//! the last record; then the log begins anew. Whoever opens the store takes over what the tree does not have.
+//!
+//! ```text
+//! record   checksum (4, CRC32C of all that follows), length (4), number (8), life (8), batch in postcard
+//! key `a`  life (8), number of the last record that is in the tree (8), big-endian
+//! ```
+//!
+//! **Invariant**: what is taken over follows, number by number, what the tree has: after the death of the machine, which
+//! may have lost any part of the log or of the tree's last changes, the store is as after some earlier batch, and not
+//! before one that was synced. A life is one opening of the store, and random: no other's records pass for its own.
+
+use super::Batch;
+use crc32c::crc32c;
+use forebay_shm::Window;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Bytes of the log.
+const SIZE: usize = 512 << 10;
+/// A batch that is larger goes into the tree at once.
+const LARGEST: usize = SIZE / 8;
+const HEAD: usize = 24;
+/// What the tree has of the log.
+pub(super) const KEY: &[u8] = b"a";
+const NAME: &str = "ahead.log";
+
+/// Where the tree stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Mark {
+    life: u64,
+    number: u64,
+}
+
+impl Mark {
+    pub(super) fn encode(self) -> [u8; 16] {
+        (u128::from(self.life) << 64 | u128::from(self.number)).to_be_bytes()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Mark> {
+        let both = u128::from_be_bytes(bytes.try_into().ok()?);
+        Some(Mark { life: (both >> 64) as u64, number: both as u64 })
+    }
+}
+
+/// The log of one life.
+pub(super) struct Log {
+    window: Window,
+    used: usize,
+    mark: Mark,
+}
+
+impl Log {
+    /// Begins the log of a new life in the store's directory, in place of what is there.
+    pub(super) fn begin(dir: &Path, life: u64) -> io::Result<Log> {
+        let path = dir.join(NAME);
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        if file.metadata()?.len() != SIZE as u64 {
+            file.set_len(0)?;
+            // In full: touching a hole of a full disk would end the process.
+            file.write_all(&vec![0; SIZE])?;
+        }
+        Ok(Log { window: Window::new(&file, SIZE as u32)?, used: 0, mark: Mark { life, number: 0 } })
+    }
+
+    /// What the tree has when it has everything that is in the log.
+    pub(super) fn mark(&self) -> Mark {
+        self.mark
+    }
+
+    /// Whether a batch is too large for any log.
+    pub(super) fn is_too_large(batch: &[u8]) -> bool {
+        batch.len() > LARGEST
+    }
+
+    /// Whether there is room for an encoded batch.
+    pub(super) fn has_room(&self, batch: &[u8]) -> bool {
+        self.used + HEAD + batch.len() <= SIZE
+    }
+
+    /// Adds an encoded batch, for which there is room. It counts from now on.
+    pub(super) fn append(&mut self, batch: &[u8]) {
+        self.mark.number += 1;
+        let mut record = Vec::with_capacity(HEAD + batch.len());
+        record.extend([0; 4]);
+        record.extend((batch.len() as u32).to_le_bytes());
+        record.extend(self.mark.number.to_le_bytes());
+        record.extend(self.mark.life.to_le_bytes());
+        record.extend(batch);
+        let crc = crc32c(&record[4..]);
+        record[..4].copy_from_slice(&crc.to_le_bytes());
+        self.window.put(self.used as u32, &record);
+        self.used += record.len();
+    }
+
+    /// Everything in it is in the tree.
+    pub(super) fn clear(&mut self) {
+        self.used = 0;
+    }
+}
+
+/// The batches in a store's log that follow what its tree has, in order.
+pub(super) fn left(dir: &Path, has: Mark) -> io::Result<Vec<Batch>> {
+    let bytes = match std::fs::read(dir.join(NAME)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        bytes => bytes?,
+    };
+    Ok(follow(&bytes, has))
+}
+
+fn follow(bytes: &[u8], has: Mark) -> Vec<Batch> {
+    let (mut rest, mut before, mut batches) = (bytes, None, Vec::new());
+    while let Some((number, batch, behind)) = record(rest, has.life) {
+        let follows = match before {
+            // A log begins with what followed the tree then; the tree may have more by now, and never less.
+            None => number <= has.number + 1,
+            Some(before) => number == before + 1,
+        };
+        if !follows {
+            break;
+        }
+        if number > has.number {
+            match postcard::from_bytes(batch) {
+                Ok(batch) => batches.push(batch),
+                Err(_) => break,
+            }
+        }
+        (before, rest) = (Some(number), behind);
+    }
+    batches
+}
+
+/// The number and the batch of the record that some bytes of this life begin with, and what is behind it.
+fn record(bytes: &[u8], life: u64) -> Option<(u64, &[u8], &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
+    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+    let (batch, behind) = rest.split_at_checked(word(4) as usize)?;
+    let whole = crc32c(&bytes[4..HEAD + batch.len()]) == word(0);
+    (whole && long(16) == life).then_some((long(8), batch, behind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_dice::{Seeded, rounds};
+    use std::os::unix::fs::FileExt;
+
+    fn batch(number: u64) -> Vec<u8> {
+        let mut batch = Batch::default();
+        batch.put(b"n".to_vec(), number.to_be_bytes().to_vec());
+        postcard::to_stdvec(&batch).unwrap()
+    }
+
+    fn numbers(dir: &Path, has: Mark) -> Vec<u64> {
+        let number = |batch: Batch| {
+            let (_, value) = batch.changes.into_iter().next().expect("one change");
+            u64::from_be_bytes(value.expect("a value").try_into().expect("eight bytes"))
+        };
+        left(dir, has).unwrap().into_iter().map(number).collect()
+    }
+
+    #[test]
+    fn what_the_tree_does_not_have_is_found_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |life, number| Mark { life, number };
+        assert!(numbers(dir.path(), at(1, 0)).is_empty(), "no log");
+        let mut log = Log::begin(dir.path(), 1).unwrap();
+        assert!(numbers(dir.path(), at(1, 0)).is_empty(), "an empty log");
+        (1..=5).for_each(|number| log.append(&batch(number)));
+        assert_eq!(Mark::decode(&log.mark().encode()), Some(at(1, 5)));
+        for (has, expected) in [
+            (at(1, 0), vec![1, 2, 3, 4, 5]),
+            (at(1, 3), vec![4, 5]),
+            (at(1, 5), vec![]),
+            (at(1, 9), vec![]),
+            (at(2, 0), vec![]),
+        ] {
+            assert_eq!(numbers(dir.path(), has), expected, "{has:?}");
+        }
+        log.clear();
+        (6..=7).for_each(|number| log.append(&batch(number)));
+        assert_eq!(numbers(dir.path(), at(1, 5)), [6, 7]);
+        assert!(numbers(dir.path(), at(1, 4)).is_empty(), "the tree has lost what came before");
+        drop(log);
+        let mut next = Log::begin(dir.path(), 2).unwrap();
+        assert!(numbers(dir.path(), at(2, 0)).is_empty(), "records of another life");
+        next.append(&batch(1));
+        assert_eq!(numbers(dir.path(), at(2, 0)), [1]);
+    }
+
+    #[test]
+    fn random_damage_leaves_a_beginning_of_what_was_logged() {
+        let seeded = Seeded::new();
+        for round in rounds(40) {
+            let mut dice = seeded.dice(round);
+            let dir = tempfile::tempdir().unwrap();
+            let mut log = Log::begin(dir.path(), 9).unwrap();
+            let (first, count) = (dice.below(30), 1 + dice.below(40));
+            (1..=first).for_each(|number| log.append(&batch(number)));
+            log.clear();
+            (first + 1..=first + count).for_each(|number| log.append(&batch(number)));
+            let used = log.used as u64;
+            drop(log);
+            let file = OpenOptions::new().write(true).open(dir.path().join(NAME)).unwrap();
+            for _ in 0..1 + dice.below(3) {
+                let len = 1 + dice.index(40);
+                file.write_all_at(&dice.bytes(len), dice.below(used + 100)).unwrap();
+            }
+            let found = numbers(dir.path(), Mark { life: 9, number: first });
+            let whole: Vec<u64> = (first + 1..=first + count).collect();
+            assert!(whole.starts_with(&found), "{found:?} of {whole:?}");
+        }
+    }
+
+    #[test]
+    fn a_log_ends_with_its_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = Log::begin(dir.path(), 1).unwrap();
+        let large = vec![0; LARGEST];
+        assert!(!Log::is_too_large(&large) && Log::is_too_large(&vec![0; LARGEST + 1]));
+        let mut fit = 0;
+        while log.has_room(&large) {
+            log.append(&large);
+            fit += 1;
+        }
+        assert_eq!(fit, SIZE / (LARGEST + HEAD));
+        log.clear();
+        assert!(log.has_room(&large));
+    }
+}
