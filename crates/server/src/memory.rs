@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long rings fill before they are heard again, while something happens in them.
-const TICK: Duration = Duration::from_micros(500);
+const TICK: Duration = Duration::from_micros(300);
 /// How long nobody looks, while nothing happens; who has much to say rings.
 const NAP: Duration = Duration::from_millis(20);
 /// How often it is looked after clients that are gone.
