@@ -3,7 +3,6 @@
 //! **Invariant**: only who may open the store's files anyway is told where they are; a slab is granted in its job's
 //! turn and paid for by its bytes; what is written or read without asking needs no other turn.
 
-use crate::drain::Room;
 use crate::jobs::Membership;
 use crate::opens::Hold;
 use crate::service::{Caller, Service};
@@ -42,7 +41,8 @@ pub(crate) async fn serve(
     }
     service.demand_joined()?;
     if let Request::Slab { ring, keep, least } = *request {
-        return slab(service, job, caller, Asked { ring: RingId(ring), keep, least }).await;
+        let granted = grant(service, job, caller, Asked { ring: RingId(ring), keep, least }).await;
+        return granted.map(|slab| Reply::Slab(Box::new(slab)));
     }
     let entry = job.enter(service.turns.price(0), service.store.data().now())?;
     let _turn = job.wait(entry).await?;
@@ -66,33 +66,6 @@ struct Asked {
     least: u32,
 }
 
-/// Space for a ring. A full buffer is waited for, without the turn, as long as the drain makes room; what there is goes to
-/// the job that is due it, not to the quickest.
-async fn slab(service: &Arc<Service>, job: &Membership, caller: &Caller, asked: Asked) -> Answer {
-    let crowded = service.drain.as_ref().filter(|engine| engine.is_crowded());
-    let mut room = crowded.map(|engine| Room::wanted(engine, job.id()));
-    let mut full = Error::from(ErrorKind::NoSpace);
-    loop {
-        if room.as_ref().is_none_or(Room::is_next) {
-            match grant(service, job, caller, asked).await {
-                Err(error) if error.kind() == ErrorKind::NoSpace => full = error,
-                Err(error) => return Err(error),
-                Ok(slab) => {
-                    if let Some(room) = &room {
-                        room.got(service, slab.len);
-                    }
-                    return Ok(Reply::Slab(Box::new(slab)));
-                }
-            }
-        }
-        let Some(engine) = &service.drain else { return Err(full) };
-        if *service.stopping().borrow() {
-            return Err(Error::new(ErrorKind::Busy, "the buffer is full, and the server ends: come again"));
-        }
-        room.get_or_insert_with(|| Room::wanted(engine, job.id())).wait(&full).await?;
-    }
-}
-
 /// Grants a slab in a turn of its job, at the price of its bytes.
 async fn grant(service: &Arc<Service>, job: &Membership, caller: &Caller, asked: Asked) -> Result<SlabGrant> {
     let Asked { ring, keep, least } = asked;
@@ -102,7 +75,7 @@ async fn grant(service: &Arc<Service>, job: &Membership, caller: &Caller, asked:
     let (waiting, uid) = (service.clone(), caller.who.uid);
     let granted = match service.store.data().try_grant_slab(uid, ring, keep, len).transpose() {
         Some(granted) => granted,
-        // It may have to flush.
+        // It may have to flush, and to wait for space.
         None => tokio::task::spawn_blocking(move || waiting.store.data().grant_slab(uid, ring, keep, len))
             .await
             .unwrap_or_else(|_| Err(ErrorKind::Io.into())),

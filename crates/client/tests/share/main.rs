@@ -2,7 +2,6 @@
 //!
 //! Nothing here depends on how fast the machine is: only on parts of what was served.
 
-mod drained;
 mod site;
 
 use forebay_model::{ErrorKind, Gid, Identity, JobId, Uid};

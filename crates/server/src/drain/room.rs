@@ -71,11 +71,6 @@ impl<'a> Room<'a> {
 }
 
 impl Engine {
-    /// Whether somebody waits for room.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.rooms.load(Ordering::Relaxed) > 0
-    }
-
     /// How often writers waited for room, and for how many nanoseconds altogether.
     pub(crate) fn waits(&self) -> (u64, u64) {
         (self.waits.load(Ordering::Relaxed), self.waited.load(Ordering::Relaxed))

@@ -63,6 +63,11 @@ impl Recall {
     }
 }
 
+/// Whether a ring gets nothing more before it was heard: it has as many slabs as it may, or its client has done with all.
+fn must_hear(state: &State, keep: u32) -> bool {
+    state.slabs.len() >= MOST_SLABS as usize || (keep == u32::MAX && !state.slabs.is_empty())
+}
+
 fn wanted(len: u32) -> Want {
     Want { len, slots: (len / BYTES_PER_SLOT).max(1) }
 }
@@ -93,6 +98,9 @@ impl Data {
 
     /// The same without waiting for anything; `None` says nothing about whether there is space.
     pub fn try_grant_slab(&self, uid: Uid, ring: RingId, keep: u32, len: u32) -> Result<Option<SlabOffer>> {
+        if self.rings_state(ring, |state| must_hear(state, keep)) == Some(true) {
+            return Ok(None);
+        }
         self.grant_by(uid, ring, keep, |file| {
             let lane = lock(&self.space).lane(uid, file);
             Ok(self.grant(lane, wanted(len)))
@@ -155,7 +163,7 @@ impl Data {
         let locked = self.files.get(file, || self.load(file))?;
         let mut locked = lock(&locked);
         // What it has written is heard when somebody needs it, or has time for it: here its client waits for space.
-        if keep == u32::MAX || channel.lock().slabs.len() >= MOST_SLABS as usize {
+        if must_hear(&channel.lock(), keep) {
             self.hear(file, &mut locked)?;
         }
         let mut state = channel.lock();
