@@ -75,6 +75,8 @@ pub(crate) struct Queue {
     asker: OnceLock<Option<Arc<Asker>>>,
     /// Requests that could have gone by it.
     wanted: AtomicU32,
+    /// Somebody asks for it, or has: a connection has one, and another would be in its place.
+    opening: AtomicBool,
 }
 
 /// Whether a request is as short as its answer, and waits for nothing but names and attributes.
@@ -118,6 +120,7 @@ impl Session {
         let asker = match line.queue.asker.get() {
             Some(asker) => asker.as_ref()?,
             None if line.queue.wanted.fetch_add(1, Ordering::Relaxed) < WORTH => return None,
+            None if line.queue.opening.swap(true, Ordering::AcqRel) => return None,
             None => Box::pin(self.open_queue(line)).await?,
         };
         let asked = post(asker, who, request)?;

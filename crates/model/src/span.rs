@@ -21,6 +21,17 @@ pub enum Reshape {
     Punch(Span),
 }
 
+impl Reshape {
+    /// The range whose bytes do not count any more.
+    #[must_use]
+    pub fn hides(self) -> Span {
+        match self {
+            Reshape::Cut(size) => Span::from(size),
+            Reshape::Punch(span) => span,
+        }
+    }
+}
+
 impl Span {
     /// The range `start..end`.
     #[must_use]

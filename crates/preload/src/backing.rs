@@ -10,11 +10,11 @@ use crate::open::Open;
 use crate::{descriptors, life, locks, table};
 use forebay_client::Token;
 use forebay_model::FileId;
-use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, RawDir, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"forebay1");
 const SIZE: usize = 8192;
@@ -68,13 +68,14 @@ pub(crate) struct Birth<'a> {
 /// A mapped header. All of it but offset and flags stays as it was made; processes of other users cannot reach it.
 pub(crate) struct Mapped {
     header: *mut Header,
-    /// A hidden descriptor of the memory file, where this process has made it.
+    /// Where this process has made it.
     own: Option<Own>,
 }
 
 /// What tells whether a memory file is still this process's alone.
 struct Own {
-    fd: RawFd,
+    /// A hidden descriptor of it, once it is worth keeping; before that −1.
+    fd: AtomicI32,
     generation: u64,
     divisions: u64,
 }
@@ -82,6 +83,8 @@ struct Own {
 /// Memory files that are open nowhere and can be used again: making one costs more than everything else about opening.
 static SPARE: Lock<Vec<Mapped>> = Lock::new(Vec::new());
 const MOST_SPARE: usize = 16;
+/// How many there are; a few more where several threads close at once.
+static SPARES: AtomicUsize = AtomicUsize::new(0);
 /// Counts the beginnings and ends of divisions of this process.
 static DIVISIONS: AtomicU64 = AtomicU64::new(0);
 /// Somebody else may have, or get, descriptors of this process at any time.
@@ -112,6 +115,19 @@ impl std::ops::Deref for Mapped {
 }
 
 impl Mapped {
+    /// A descriptor of it is about to be closed: keeps another, so that it can be used again.
+    pub(crate) fn keep(&self, fd: RawFd) {
+        let Some(own) = self.own.as_ref().filter(|own| own.fd.load(Ordering::Relaxed) < 0) else { return };
+        if !self.is_private() || SPARES.load(Ordering::Relaxed) >= MOST_SPARE {
+            return;
+        }
+        if let Some(hidden) = descriptors::hidden_copy(fd)
+            && own.fd.compare_exchange(-1, hidden, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            descriptors::close_hidden(hidden);
+        }
+    }
+
     /// Whether nobody else has, or can get, a descriptor of it.
     fn is_private(&self) -> bool {
         self.own.as_ref().is_some_and(|own| {
@@ -125,23 +141,14 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        if self.is_private() {
+        let kept = self.own.as_ref().map_or(-1, |own| own.fd.load(Ordering::Acquire));
+        if kept >= 0 && self.is_private() {
             let spare = Mapped { header: self.header, own: self.own.take() };
-            let room = SPARE.with(|list| match list.len() < MOST_SPARE {
-                true => {
-                    list.push(spare);
-                    None
-                }
-                false => Some(spare),
-            });
-            let Some(mut left) = room else { return };
-            self.own = left.own.take();
-            std::mem::forget(left);
+            SPARES.fetch_add(1, Ordering::Relaxed);
+            return SPARE.with(|list| list.push(spare));
         }
-        if let Some(own) = self.own.take().filter(|own| own.generation == life::generation()) {
-            drop(table::remove(own.fd));
-            // SAFETY: a hidden descriptor of ours, which nobody else closes.
-            unsafe { rustix::io::close(own.fd) };
+        if kept >= 0 && self.own.as_ref().is_some_and(|own| own.generation == life::generation()) {
+            descriptors::close_hidden(kept);
         }
         // SAFETY: this is the only owner of the mapping.
         let _ = unsafe { rustix::mm::munmap(self.header.cast(), SIZE) };
@@ -202,13 +209,14 @@ pub(crate) fn create(birth: &Birth<'_>, cloexec: bool) -> Outcome<(OwnedFd, Mapp
 fn again(cloexec: bool) -> Option<(OwnedFd, Mapped)> {
     loop {
         let mut spare = SPARE.with(Vec::pop)?;
+        SPARES.fetch_sub(1, Ordering::Relaxed);
         if !spare.is_private() {
             continue;
         }
         let own = spare.own.as_mut()?;
         own.divisions = DIVISIONS.load(Ordering::Acquire);
         // SAFETY: a hidden descriptor of ours, borrowed for two calls.
-        let hidden = unsafe { BorrowedFd::borrow_raw(own.fd) };
+        let hidden = unsafe { BorrowedFd::borrow_raw(*own.fd.get_mut()) };
         let copy = match cloexec {
             true => rustix::io::fcntl_dupfd_cloexec(hidden, 0),
             false => rustix::io::dup(hidden),
@@ -229,11 +237,8 @@ fn anew(cloexec: bool) -> Outcome<(OwnedFd, Mapped)> {
     rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(SIZE as u64))?;
     let mut mapped = map(&fd)?;
     rustix::fs::fcntl_add_seals(&fd, SEALS)?;
-    if !life::is_borrowed()
-        && let Ok(hidden) = rustix::io::fcntl_dupfd_cloexec(&fd, 0)
-        && let Ok(hidden) = descriptors::lift(hidden.into_raw_fd())
-    {
-        mapped.own = Some(Own { fd: hidden, generation, divisions });
+    if !life::is_borrowed() {
+        mapped.own = Some(Own { fd: AtomicI32::new(-1), generation, divisions });
     }
     Ok((fd, mapped))
 }

@@ -34,6 +34,7 @@ pub(crate) fn close_fd(fd: c_int) -> Outcome<c_int> {
     if let Some(open) = &held {
         locks::closing(open.id());
         crate::map::write_back_file(open.id());
+        open.backing().keep(fd);
     }
     let closed = plain(libc::SYS_close, [fd as usize, 0, 0]);
     stdio::changed(fd);
@@ -187,16 +188,33 @@ pub(crate) fn device_control(fd: c_int, request: c_ulong, argument: *mut c_void)
 /// which every `fork` copies, becomes large.
 const HIGH: u64 = 4096;
 
+fn high() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(HIGH);
+    limit.min(HIGH).saturating_sub(64) as usize
+}
+
 /// Moves a descriptor of our own out of the way of the application's.
 pub(crate) fn out_of_the_way(fd: c_int, command: c_int) -> Outcome<c_int> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(HIGH);
-    let high = limit.min(HIGH).saturating_sub(64) as usize;
-    let Ok(lifted) = plain(libc::SYS_fcntl, [fd as usize, command as usize, high]) else { return Ok(fd) };
+    let Ok(lifted) = plain(libc::SYS_fcntl, [fd as usize, command as usize, high()]) else { return Ok(fd) };
     plain(libc::SYS_close, [fd as usize, 0, 0])?;
     Ok(lifted)
 }
 
-/// The same, and hides it.
+/// A hidden copy of a descriptor, out of the way of the application's.
+pub(crate) fn hidden_copy(fd: c_int) -> Option<c_int> {
+    let copy = plain(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, high()]).ok()?;
+    table::hide(copy);
+    Some(copy)
+}
+
+/// Closes a hidden descriptor.
+pub(crate) fn close_hidden(fd: c_int) {
+    drop(table::remove(fd));
+    // The number is ours: there is nothing that could go wrong.
+    let _ = plain(libc::SYS_close, [fd as usize, 0, 0]);
+}
+
+/// Moves a descriptor of our own out of the way, and hides it.
 pub(crate) fn lift(fd: c_int) -> Outcome<c_int> {
     let lifted = out_of_the_way(fd, libc::F_DUPFD_CLOEXEC)?;
     table::hide(lifted);

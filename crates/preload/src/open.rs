@@ -107,6 +107,11 @@ impl Open {
         Ok(engine::run(move |engine| engine.by_id().get_attr(file))?)
     }
 
+    /// The kernel's part of it.
+    pub(crate) fn backing(&self) -> &Mapped {
+        &self.mapped
+    }
+
     /// Tells two open files of this process apart.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref::<Header>(&self.mapped) as usize

@@ -4,7 +4,7 @@ use crate::meter::Meter;
 use forebay_client::blocking::Client;
 use forebay_client::{Address, ClientConfig, Credential};
 use forebay_model::{Bytes, Job, Member, ServerId};
-use forebay_server::{Config, Medium, Mode, Routing, Verify};
+use forebay_server::{Config, Full, Medium, Mode, Pipeline, Routing, Verify};
 use forebay_store::Store;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -39,13 +39,16 @@ pub struct Plan {
     pub rings: bool,
     /// Which writes go past the buffer; by traffic, streams are short and change their way often.
     pub route: Mode,
+    /// Whether bytes leave while more come, and what becomes of a write that finds no room.
+    pub flow: (Pipeline, Full),
 }
 
-const MODES: [(&str, Mode); 4] = [
-    ("buffer", Mode::Buffer),
-    ("traffic", Mode::Traffic),
-    ("overflow", Mode::Overflow),
-    ("direct", Mode::Direct),
+/// How bytes flow when a buffer is full, by what it is called on a command line.
+const FLOWS: [(&str, (Pipeline, Full)); 4] = [
+    ("", (Pipeline::On, Full::Wait)),
+    ("+bypass", (Pipeline::On, Full::Bypass)),
+    ("+off+wait", (Pipeline::Off, Full::Wait)),
+    ("+off", (Pipeline::Off, Full::Bypass)),
 ];
 
 /// How a server drains.
@@ -91,6 +94,7 @@ impl Plan {
             drain: Drains::Lazily,
             rings: true,
             route: Mode::Buffer,
+            flow: FLOWS[0].1,
         }
     }
 
@@ -117,7 +121,11 @@ impl Plan {
             self.before.to_string(),
             self.drain.word(),
             self.rings.to_string(),
-            MODES.iter().find(|(_, mode)| *mode == self.route).expect("all are listed").0.to_owned(),
+            format!(
+                "{}{}",
+                self.route.name(),
+                FLOWS.iter().find(|(_, flow)| *flow == self.flow).expect("all are listed").0
+            ),
         ]
     }
 
@@ -143,6 +151,7 @@ impl Plan {
         };
         let bytes = |word: &String| word.parse().ok().map(Bytes);
         let time = |word: &String| word.parse().ok().map(Duration::from_millis);
+        let (mode, flow) = route.split_at(route.find('+').unwrap_or(route.len()));
         let plan = Plan {
             capacity: bytes(capacity)?,
             region: bytes(region)?,
@@ -154,7 +163,8 @@ impl Plan {
             before: before.parse().ok()?,
             drain: Drains::from_word(drain)?,
             rings: rings.parse().ok()?,
-            route: MODES.iter().find(|(word, _)| word == route).map(|&(_, mode)| mode)?,
+            route: mode.parse().ok()?,
+            flow: FLOWS.iter().find(|(word, _)| *word == flow).map(|&(_, flow)| flow)?,
         };
         Some((PathBuf::from(store), plan))
     }
@@ -175,7 +185,9 @@ impl Plan {
             config.drain.verify = Verify::ReadBack;
         }
         config.shared_memory = self.rings;
-        config.route = Routing { mode: self.route, stream: 3, ..Routing::default() };
+        let (pipeline, full) = self.flow;
+        config.route =
+            Routing { mode: self.route, stream: 3, pipeline, full: Some(full), ..Routing::default() };
         config.times.session = self.session;
         config.times.reservation = self.reservation;
         config.times.handshake = self.handshake;

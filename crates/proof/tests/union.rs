@@ -4,7 +4,8 @@ use forebay_client::blocking::Client;
 use forebay_dice::Dice;
 use forebay_model::{Bytes, ErrorKind};
 use forebay_proof::{By, Drains, Driver, Fleet, Host, Plan, Seeded, Step, rounds};
-use forebay_server::{Medium, Mode};
+use forebay_server::{Full, Medium, Mode, Pipeline};
+use forebay_wire::Status;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +14,9 @@ use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 
-fn host(medium: Medium, drain: Drains) -> Host {
+fn host(medium: Medium, drain: Drains, route: Mode) -> Host {
     let plan = Plan::new(medium, Bytes::mib(128), Bytes::mib(4));
-    Host::new(PROGRAM, Plan { before: true, drain, ..plan })
+    Host::new(PROGRAM, Plan { before: true, drain, route, ..plan })
 }
 
 /// Which way writes go when a life of the server begins; with more than one it changes now and then, too.
@@ -26,13 +27,24 @@ const EVERY_WAY: Routes = &[Mode::Traffic, Mode::Direct, Mode::Overflow, Mode::B
 const PAST: Routes = &[Mode::Traffic, Mode::Direct, Mode::Overflow];
 
 fn play(medium: Medium, drain: Drains, routes: Routes, part: u64) {
+    play_on(|| host(medium, drain, routes[0]), routes, part);
+}
+
+/// What went past the buffers of the servers that are there.
+fn passed(client: &Client) -> u64 {
+    let statuses = client.statuses().unwrap().into_iter();
+    let direct = |status: Status| status.route.map_or(0, |route| route.direct);
+    statuses.map(|(_, status)| status.map_or(0, direct)).sum()
+}
+
+fn play_on(hosts: impl Fn() -> Host, routes: Routes, part: u64) {
     let seeded = Seeded::new();
     let mut dice = seeded.dice(part);
-    let mut seen = BTreeMap::<String, u64>::new();
+    let (mut seen, mut direct) = (BTreeMap::<String, u64>::new(), 0);
     // Few steps in each of several worlds: sooner or later everything has been met.
     for world in rounds(8) {
-        let mut host = host(medium, drain);
-        host.plan.route = routes[0];
+        let mut host = hosts();
+        let drain = host.plan.drain;
         let clients = clients(|job, by| host.client_of(job, by));
         let _switching = Switching::new(routes, host.client(By::Unix), seeded.dice(part + 500 + world));
         let mut driver = Driver::before(clients, &host.behind(), seeded.dice(part + 1 + world));
@@ -53,6 +65,7 @@ fn play(medium: Medium, drain: Drains, routes: Routes, part: u64) {
             *seen.entry(format!("{step:?}")).or_default() += 1;
             if number % 100 == 99 {
                 driver.check();
+                direct += passed(&host.client(By::Unix));
                 // Lazily, and some time before the end: what comes after that is to be behind too.
                 if drain != Drains::Lazily || number == 199 {
                     driver.check_behind(&host.behind());
@@ -62,6 +75,7 @@ fn play(medium: Medium, drain: Drains, routes: Routes, part: u64) {
         }
     }
     assert!(seen[&format!("{:?}", Step::Done)] > 10, "{seen:?}");
+    assert_eq!(direct > 0, routes != BUFFERED, "{direct} bytes went past the buffer");
 }
 
 /// Sends writes another way now and then, whatever is going on, as long as it lives.
@@ -108,7 +122,7 @@ fn clients(client: impl Fn(usize, By) -> Client) -> Vec<Client> {
 fn play_on_several(drain: Drains, routes: Routes, part: u64) {
     let seeded = Seeded::new();
     let mut dice = seeded.dice(part);
-    let mut seen = BTreeMap::<String, u64>::new();
+    let (mut seen, mut direct) = (BTreeMap::<String, u64>::new(), 0);
     // What fails is tried again after a pause, and several servers have to succeed for one file.
     let (worlds, steps) = if drain == Drains::WithFaults { (1, 200) } else { (4, 300) };
     for world in rounds(worlds) {
@@ -143,6 +157,7 @@ fn play_on_several(drain: Drains, routes: Routes, part: u64) {
             *seen.entry(format!("{step:?}")).or_default() += 1;
             if number % 100 == 99 {
                 driver.check();
+                direct += passed(&fleet.client(0, By::Unix));
                 if drain != Drains::Lazily || number == 199 {
                     driver.check_behind(&fleet.behind());
                     driver.check();
@@ -153,6 +168,7 @@ fn play_on_several(drain: Drains, routes: Routes, part: u64) {
         fleet.check();
     }
     assert!(seen[&format!("{:?}", Step::Done)] > 10, "{seen:?}");
+    assert_eq!(direct > 0, routes != BUFFERED, "{direct} bytes went past the buffers");
 }
 
 #[test]
@@ -213,6 +229,22 @@ fn random_operations_on_every_way_match_the_model_in_memory() {
 #[test]
 fn random_operations_on_every_way_while_everything_drains_match_the_model_on_disk() {
     play(Medium::Disk, Drains::Eagerly, EVERY_WAY, 10_000);
+}
+
+/// With a buffer that holds little more than is always in it, so that many find it full.
+fn full(drain: Drains, flow: (Pipeline, Full)) -> Host {
+    let plan = Plan::new(Medium::Memory, Bytes::mib(24), Bytes::mib(4));
+    Host::new(PROGRAM, Plan { before: true, drain, flow, ..plan })
+}
+
+#[test]
+fn random_operations_past_a_full_buffer_match_the_model_here_and_behind() {
+    play_on(|| full(Drains::Lazily, (Pipeline::On, Full::Bypass)), EVERY_WAY, 14_000);
+}
+
+#[test]
+fn random_operations_without_a_pipeline_match_the_model_here_and_behind() {
+    play_on(|| full(Drains::Eagerly, (Pipeline::Off, Full::Bypass)), EVERY_WAY, 15_000);
 }
 
 #[test]

@@ -124,16 +124,13 @@ impl Connection {
         if let Some(span) = span.filter(|&span| self.service.way(token.file, Some(span)) == Route::Direct) {
             return self.write_past(caller, token, span, &hold, payload).await;
         }
-        let mut first = None;
+        let mut first = VecDeque::new();
         if let Some(span) = span.filter(|_| self.service.ways.bypass()) {
-            let reserve = || self.service.store.data().reserve(token.uid, token.file, len);
-            match tokio::task::block_in_place(reserve) {
-                Ok(grant) => first = Some(grant),
-                Err(error) if error.kind() != ErrorKind::NoSpace => return Err(error.into()),
-                Err(_) if self.service.may_fly(token.file, span) => {
-                    return self.write_past(caller, token, span, &hold, payload).await;
-                }
-                Err(_) => {}
+            first = self.reserve_now(token, len)?;
+            let found: u64 = first.iter().map(|grant: &Grant| u64::from(grant.len())).sum();
+            if found < u64::from(len) && self.service.may_fly(token.file, span) {
+                drop(first);
+                return self.write_past(caller, token, span, &hold, payload).await;
             }
         }
         let mut pace = self.begin(caller, &hold, payload).await?;
@@ -155,6 +152,24 @@ impl Connection {
         Ok(self.pace(turn, slice, payload))
     }
 
+    /// All the space for a payload, if there is enough now and nobody else waits for it; otherwise what there is.
+    fn reserve_now(&self, token: &Token, len: u32) -> Result<VecDeque<Grant>> {
+        let (mut grants, mut left) = (VecDeque::new(), len);
+        let waited_for = || self.service.drain.as_ref().is_some_and(|engine| !engine.has_no_line());
+        while left > 0 && !waited_for() {
+            let reserve = || self.service.store.data().reserve(token.uid, token.file, left);
+            match tokio::task::block_in_place(reserve) {
+                Ok(grant) => {
+                    left -= grant.len().min(left);
+                    grants.push_back(grant);
+                }
+                Err(error) if error.kind() == ErrorKind::NoSpace => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(grants)
+    }
+
     /// Takes a payload past the buffer. What cannot go there is buffered after all.
     async fn write_past(
         &mut self,
@@ -165,7 +180,17 @@ impl Connection {
         payload: &mut Payload,
     ) -> Result<Option<Reply>, Failure> {
         let service = self.service.clone();
-        let _room = service.ways.room(payload.left).await?;
+        // Who says much and sends nothing takes no memory from others.
+        self.flush_first(payload.left).await?;
+        self.first_byte(payload).await?;
+        let Some(_room) = service.ways.room(payload.left).await else {
+            let mut pace = self.begin(caller, hold, payload).await?;
+            let parts = self.receive(token, payload, &mut pace, VecDeque::new()).await?;
+            let _pass = caller.fence.pass()?;
+            let done =
+                service.store.data().commit(token.file, Place::At(span.start), parts, self.job.id())?;
+            return Ok(Some(Reply::Written { offset: done.offset }));
+        };
         let mut pace = self.begin(caller, hold, payload).await?;
         let mut bytes = vec![0; payload.left as usize];
         self.fill(&mut bytes, payload, &mut pace).await?;
@@ -234,11 +259,11 @@ impl Connection {
         token: &Token,
         payload: &mut Payload,
         pace: &mut Pace,
-        mut first: Option<Grant>,
+        mut first: VecDeque<Grant>,
     ) -> Result<Vec<Filled>, Failure> {
         let mut parts = Vec::with_capacity(1);
         while payload.left > 0 {
-            let mut grant = match first.take() {
+            let mut grant = match first.pop_front() {
                 Some(grant) => grant,
                 None => self.reserve(token, payload.left, Some(pace)).await?,
             };
@@ -272,7 +297,7 @@ impl Connection {
             payload.left -= moved;
             pace.moved(moved);
             self.job.wrote(u64::from(moved));
-            self.service.ways.came(u64::from(moved));
+            self.service.ways.came(self.service.store.data().now(), u64::from(moved));
         }
         Ok(crc)
     }
@@ -302,10 +327,13 @@ impl Connection {
     /// drain makes room.
     async fn reserve(&self, token: &Token, len: u32, mut pace: Option<&mut Pace>) -> Result<Grant> {
         let data = self.service.store.data();
-        if let Some(grant) = data.try_reserve(token.uid, token.file, len) {
+        let waited_for = self.service.drain.as_ref().filter(|engine| !engine.has_no_line());
+        let mut room: Option<Room<'_>> = waited_for.map(|engine| Room::wanted(engine, self.job.id()));
+        if room.is_none()
+            && let Some(grant) = data.try_reserve(token.uid, token.file, len)
+        {
             return Ok(grant);
         }
-        let mut room: Option<Room<'_>> = None;
         let mut full = Error::from(ErrorKind::NoSpace);
         loop {
             // What there is goes to the job that is due it, not to the quickest.

@@ -142,6 +142,13 @@ impl Jobs {
         ids.iter().filter_map(|id| Some(table.get(id)?.described().job.clone())).collect()
     }
 
+    /// What people call these jobs, as far as they are known, and what is said of them.
+    pub(crate) fn named(&self, ids: &[(JobId, u32)]) -> Vec<(String, u32)> {
+        let table = self.shared.lock();
+        let named = |&(id, said): &(JobId, u32)| Some((table.get(&id)?.described().job.label.clone(), said));
+        ids.iter().filter_map(named).collect()
+    }
+
     /// The priority of a job, as far as it is known.
     pub(crate) fn priority(&self, job: JobId) -> u32 {
         self.shared.lock().get(&job).map_or(0, |counts| counts.described().job.priority)

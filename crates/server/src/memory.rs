@@ -33,8 +33,8 @@ pub(crate) async fn serve(
 ) -> Answer {
     // What is written without asking would pass a modelled device by.
     let modelled = service.turns.rules().device.is_some();
-    // And it could not go past the buffer.
-    let routed = service.ways.are_open();
+    // And it could not go past the buffer, nor would anybody see when a burst ends.
+    let routed = service.ways.are_open() || service.ways.follows_bursts();
     if !(service.config.shared_memory && caller.local && caller.privileged) || modelled || routed {
         let text = "shared memory is for programs of the service's own user on its machine, if it is on";
         return Err(Error::new(ErrorKind::Unsupported, text));
@@ -83,7 +83,7 @@ async fn grant(service: &Arc<Service>, job: &Membership, caller: &Caller, asked:
     let bytes = granted.as_ref().map_or(0, |offer| offer.len);
     turn.spare(u64::from(len - bytes.min(len)));
     job.wrote(u64::from(bytes));
-    service.ways.came(u64::from(bytes));
+    service.ways.came(service.store.data().now(), u64::from(bytes));
     let offer = granted?;
     Ok(SlabGrant {
         slab: offer.slab,

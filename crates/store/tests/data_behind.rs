@@ -34,7 +34,7 @@ fn step(world: World, step: &str) -> World {
     match verb {
         "found" => world.find(FILE, &vec![7; start as usize]),
         "write" => drop(world.write(FILE, Place::At(start), &vec![8; len as usize], ALICE).unwrap()),
-        "past" => world.data.past(FILE, span).unwrap(),
+        "past" => drop(world.data.past(FILE, span).unwrap()),
         "cut" => world.data.truncate(FILE, start, Batch::default()).unwrap(),
         "grow" => world.data.extend(FILE, start).unwrap(),
         "punch" => world.data.punch(FILE, span, Batch::default()).unwrap(),
@@ -86,13 +86,14 @@ fn released_bytes_are_behind_and_newer_ones_stay() {
 }
 
 #[test]
-fn bytes_that_went_past_the_buffer_are_behind_and_others_stay_over_them() {
+fn bytes_that_went_past_the_buffer_are_behind_unless_others_came_meanwhile() {
     check("past 0+10", "b10");
     check("past 0+10; past 10+10; past 20+10", "b30");
     check("past 20+10; past 0+10; past 10+10; settle", "b30");
     check("past 50+10", "z50 b10");
     check("past 0+10; write 10+5; past 20+5", "b10 d5 z5 b5");
-    check("write 10+10; past 0+30", "b10 d10 b10");
+    check("write 10+10; past 0+30", "z10 d10");
+    check("past 0+10; past 5+10", "b10");
     check("write 10+10; cut 0; past 0+15; settle", "b15");
     check("past 0+20; cut 10; past 15+5", "b10 z5 b5");
     check("past 0+20; punch 5+5; past 5+3; past 20+4", "b8 z2 b14");
@@ -116,11 +117,25 @@ fn only_what_nobody_wrote_is_blank() {
         (70, 1000, true),
         (0, u64::MAX, false),
     ] {
-        assert_eq!(world.data.is_blank(FILE, Span::new(from, to)), Ok(blank), "{from}..{to}");
+        assert_eq!(world.data.can_pass(FILE, Span::new(from, to)), Ok(blank), "{from}..{to}");
     }
     assert_eq!(world.data.past(FILE, Span::new(1 << 62, u64::MAX)).unwrap_err().kind(), ErrorKind::TooLarge);
     world.data.delete(FILE, Batch::default()).unwrap();
     assert_eq!(plan(&world), "", "a file that was removed");
+}
+
+#[test]
+fn no_more_ranges_go_past_the_buffer_than_can_be_noted_with_every_write() {
+    let world = World::new(SMALL);
+    let span = |number: u64| Span::new(number * 20, number * 20 + 10);
+    for number in 0..1024 {
+        assert_eq!(world.data.can_pass(FILE, span(number)), Ok(true), "{number}");
+        assert_eq!(world.data.past(FILE, span(number)), Ok(true), "{number}");
+    }
+    assert_eq!(world.data.can_pass(FILE, span(5000)), Ok(false));
+    assert_eq!(world.data.can_pass(FILE, Span::new(10, 20)), Ok(true), "between two of them");
+    assert_eq!(world.data.past(FILE, Span::new(10, 20)), Ok(true));
+    assert_eq!(world.data.can_pass(FILE, span(5000)), Ok(true), "now there is one less");
 }
 
 #[test]
@@ -229,4 +244,23 @@ fn a_release_that_was_not_durable_leaves_the_data() {
         };
         assert_eq!(word, expected, "{kept} batches kept");
     }
+}
+
+#[test]
+fn the_index_takes_no_more_memory_than_it_says() {
+    let world = World::new(SMALL);
+    assert_eq!(world.data.index_size(), (0, 0));
+    for number in 0..50 {
+        world.write(FILE, Place::At(number * 20), &[1; 10], ALICE).unwrap();
+    }
+    let (pieces, bytes) = world.data.index_size();
+    assert_eq!(pieces, 50);
+    assert!(bytes > 0 && bytes <= 240 * pieces, "{bytes} B for {pieces} pieces");
+    // One is cut in two, and others are replaced.
+    world.write(FILE, Place::At(3), &[2; 3], ALICE).unwrap();
+    assert_eq!(world.data.index_size().0, 52);
+    world.write(FILE, Place::At(0), &[3; 1000], ALICE).unwrap();
+    assert_eq!(world.data.index_size().0, 1);
+    world.data.truncate(FILE, 0, Batch::default()).unwrap();
+    assert_eq!(world.data.index_size(), (0, 0));
 }

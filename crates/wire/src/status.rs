@@ -208,9 +208,11 @@ pub struct RouteStatus {
     pub waits: u64,
     /// For how many nanoseconds, all together.
     pub waited: u64,
+    /// The jobs whose writers wait for room now, and how many of those.
+    pub waiting: Vec<(String, u32)>,
     /// Nanoseconds that went into deciding which way writes go.
     pub decided: u64,
-    /// Nanoseconds that went into putting in order what leaves.
+    /// Nanoseconds that went into the index of what is here, and into putting in order what leaves.
     pub indexed: u64,
     /// Pieces of files in regions that the index knows.
     pub extents: u64,

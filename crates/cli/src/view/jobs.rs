@@ -96,6 +96,7 @@ impl fmt::Display for JobTable {
             "share",
             "now",
             "moved",
+            "amplification",
             "operations",
             "waiting",
             "mean wait",
@@ -113,11 +114,12 @@ impl fmt::Display for JobTable {
                 share,
                 format!("{}/s", human::size(job.throughput)),
                 human::size(job.written + job.read),
+                if job.written == 0 { "–".to_owned() } else { format!("{:.2}", job.write_amplification) },
                 human::count(job.operations),
                 job.waiting.to_string(),
                 human::duration(Duration::from_secs_f64(job.mean_wait)),
             ]
         }));
-        table(f, "llllrrrrrrr", 0, &rows)
+        table(f, "llllrrrrrrrr", 0, &rows)
     }
 }

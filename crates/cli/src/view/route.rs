@@ -29,7 +29,8 @@ pub(crate) fn amplification(buffered: u64, written: u64) -> f64 {
 
 impl fmt::Display for Routed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RouteStatus { mode, pipeline, bypass, buffered, direct, waits, waited, .. } = &self.status;
+        let RouteStatus { mode, pipeline, bypass, buffered, direct, waits, waited, waiting, .. } =
+            &self.status;
         let pipeline = if *pipeline { "" } else { ", no pipeline" };
         let bypass = if *bypass { ", past a full buffer" } else { "" };
         write!(
@@ -43,6 +44,12 @@ impl fmt::Display for Routed {
             let (times, time) =
                 (human::counted(*waits, "wait"), human::duration(Duration::from_nanos(*waited)));
             write!(f, "; {times} for room, {time} altogether")?;
+        }
+        if !waiting.is_empty() {
+            let who = |(job, writers): &(String, u32)| {
+                format!("job {job} ({})", human::counted(u64::from(*writers), "writer"))
+            };
+            write!(f, "; now {}", waiting.iter().map(who).collect::<Vec<_>>().join(", "))?;
         }
         Ok(())
     }
@@ -66,11 +73,14 @@ mod tests {
                 1 << 20,
                 0,
                 2,
-                "  route     traffic: 1 MiB buffered, 0 B direct, write amplification 1.00; 2 waits for room, 3 s altogether",
+                "  route     traffic: 1 MiB buffered, 0 B direct, write amplification 1.00; 2 waits for room, 3 s altogether; \
+                 now job 7 (2 writers), job b (1 writer)",
             ),
         ] {
             let (mode, waited) = ("traffic".to_owned(), 3_000_000_000);
             let (decided, indexed, extents, index) = (0, 0, 0, 0);
+            let waiting =
+                [("7".to_owned(), 2), ("b".to_owned(), 1)].into_iter().take(waits as usize).collect();
             let status = RouteStatus {
                 mode,
                 pipeline: true,
@@ -79,6 +89,7 @@ mod tests {
                 direct,
                 waits,
                 waited,
+                waiting,
                 decided,
                 indexed,
                 extents,

@@ -4,8 +4,8 @@
 //! them that would make a disk seek says where the next stream goes. `overflow` is Algorithm 2 of the Sizing paper: as much
 //! as the storage behind takes goes straight there, and the rest is buffered.
 //!
-//! **Invariant**: a router's memory does not grow with what it has seen; a small synchronous write is never taken for
-//! part of a sequential stream.
+//! **Invariant**: a router's memory does not grow with what it has seen; a small synchronous write is buffered in every
+//! mode, and never taken for part of a sequential stream.
 //!
 //! **Deliberately absent**: the order of the two ways at one byte (whoever writes keeps it); what happens when the buffer
 //! is full.
@@ -31,7 +31,7 @@ pub enum Mode {
     Traffic,
     /// What the storage behind cannot take now is buffered.
     Overflow,
-    /// Nothing is buffered.
+    /// Nothing is buffered that can go past the buffer.
     Direct,
 }
 
@@ -106,9 +106,11 @@ impl Router {
     pub fn route(&mut self, now: Tick, write: &Write) -> Route {
         match self.mode {
             Mode::Buffer => Route::Buffer,
+            Mode::Traffic => self.detector.route(write),
+            // Its writer waits for every byte, and a buffer is what he wants.
+            Mode::Overflow | Mode::Direct if self.detector.is_small_sync(write) => Route::Buffer,
             Mode::Direct => Route::Direct,
             Mode::Overflow => self.allowance.route(now, write.len),
-            Mode::Traffic => self.detector.route(write),
         }
     }
 
@@ -120,11 +122,6 @@ impl Router {
     /// The storage behind takes so many bytes a second, as was measured.
     pub fn measured(&mut self, now: Tick, bandwidth: Bytes) {
         self.allowance.measured(now, bandwidth);
-    }
-
-    /// What the storage behind could take now beside what was sent there directly: the drain's part.
-    pub fn spare(&mut self, now: Tick) -> Bytes {
-        self.allowance.spare(now)
     }
 }
 
@@ -152,6 +149,8 @@ mod tests {
             let mut router = Router::new(Mode::Buffer, Settings::default());
             router.set_mode(mode);
             assert_eq!(router.route(Tick(0), &first), route, "{mode:?}");
+            let small = Write { len: Bytes::kib(4), sync: true, ..first };
+            assert_eq!(router.route(Tick(0), &small), Route::Buffer, "{mode:?}");
             assert_eq!(mode.name().parse(), Ok(mode));
         }
         assert!("sometimes".parse::<Mode>().unwrap_err().to_string().contains("sometimes"));

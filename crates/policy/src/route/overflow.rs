@@ -1,7 +1,8 @@
 //! As much as the storage behind takes, and no more.
 //!
 //! What it takes is saved up for a second at most, so that a burst goes straight through only as far as the storage would
-//! have been idle otherwise.
+//! have been idle otherwise. How much it takes is measured by what goes there: where nothing may any more, one write now and
+//! then finds out whether that is still so.
 
 use super::Route;
 use crate::share::Tick;
@@ -9,6 +10,8 @@ use forebay_model::Bytes;
 
 /// What may be saved up.
 const SAVED: Tick = Tick::ms(1000);
+/// When nothing was measured for so long, and nothing may go, one write goes to be measured.
+const LAPSE: Tick = Tick::ms(2000);
 
 /// What may go straight to the storage behind.
 #[derive(Clone, Default, Debug)]
@@ -18,6 +21,8 @@ pub(super) struct Allowance {
     /// Bytes that may go now.
     left: f64,
     now: Tick,
+    /// When something was last measured, or sent to be.
+    known: Tick,
 }
 
 impl Allowance {
@@ -27,6 +32,7 @@ impl Allowance {
             self.left = bandwidth.0 as f64 * SAVED.secs();
         }
         self.bandwidth = Some(bandwidth.0 as f64);
+        self.known = self.now;
     }
 
     pub(super) fn route(&mut self, now: Tick, len: Bytes) -> Route {
@@ -41,12 +47,11 @@ impl Allowance {
             self.left -= len.0 as f64;
             return Route::Direct;
         }
+        if self.now.since(self.known) >= LAPSE {
+            self.known = self.now;
+            return Route::Direct;
+        }
         Route::Buffer
-    }
-
-    pub(super) fn spare(&mut self, now: Tick) -> Bytes {
-        self.advance(now);
-        Bytes(self.left.max(0.0) as u64)
     }
 
     fn most(&self) -> f64 {
@@ -99,24 +104,41 @@ mod tests {
         let mut allowance = Allowance::default();
         assert_eq!(allowance.route(Tick(5), Bytes(u64::MAX)), Route::Direct);
         allowance.measured(Tick(5), Bytes(0));
-        assert_eq!(
-            allowance.route(Tick(u64::MAX), Bytes(1)),
-            Route::Direct,
-            "there is nothing to keep up with"
-        );
-        assert_eq!(allowance.route(Tick(u64::MAX), Bytes(1)), Route::Buffer);
+        assert_eq!(allowance.route(Tick(6), Bytes(1)), Route::Direct, "there is nothing to keep up with");
+        assert_eq!(allowance.route(Tick(7), Bytes(1)), Route::Buffer);
         allowance.measured(Tick(3), Bytes(u64::MAX));
-        assert_eq!(allowance.spare(Tick(u64::MAX)), Bytes(0));
         assert_eq!(allowance.route(Tick(7), Bytes(1)), Route::Buffer, "time never goes back");
+        assert_eq!(allowance.route(Tick(u64::MAX), Bytes(u64::MAX)), Route::Direct);
     }
 
     #[test]
-    fn the_drain_gets_what_is_left() {
+    fn no_more_is_saved_than_a_second_of_it() {
         let mut allowance = Allowance::default();
         allowance.measured(Tick(0), Bytes(1000));
-        assert_eq!(allowance.route(Tick(0), Bytes(600)), Route::Direct);
-        assert_eq!(allowance.spare(Tick(0)), Bytes(400));
-        assert_eq!(allowance.spare(Tick::ms(100)), Bytes(500));
-        assert_eq!(allowance.spare(Tick::ms(60_000)), Bytes(1000), "a second's worth is saved, no more");
+        let mut route = |ms, len| allowance.route(Tick::ms(ms), Bytes(len));
+        assert_eq!(route(0, 600), Route::Direct);
+        assert_eq!(
+            (route(0, 401), route(100, 500), route(100, 1)),
+            (Route::Buffer, Route::Direct, Route::Buffer)
+        );
+        assert_eq!((route(1900, 1000), route(1900, 1)), (Route::Direct, Route::Buffer));
+    }
+
+    #[test]
+    fn storage_that_hung_is_tried_again() {
+        let mut allowance = Allowance::default();
+        // 4 KiB in a minute, and a write that is half an hour's worth.
+        allowance.measured(Tick(0), Bytes(68));
+        assert_eq!(allowance.route(Tick(0), Bytes::kib(128)), Route::Direct);
+        let mut direct = 0;
+        for ms in (0..6000).step_by(10) {
+            direct += u32::from(allowance.route(Tick::ms(ms), Bytes::kib(128)) == Route::Direct);
+        }
+        assert_eq!(direct, 2, "one for each time that nothing was known for long");
+        allowance.measured(Tick::ms(6000), Bytes::mib(100));
+        assert_eq!(allowance.route(Tick::ms(6010), Bytes::kib(128)), Route::Direct, "it is well again");
+        allowance.measured(Tick::ms(6020), Bytes(0));
+        let found = [7000, 7010, 9010].map(|ms| allowance.route(Tick::ms(ms), Bytes(1)));
+        assert_eq!(found, [Route::Direct, Route::Buffer, Route::Direct], "also where it took nothing");
     }
 }

@@ -156,7 +156,8 @@ impl Detector {
         route
     }
 
-    fn is_small_sync(&self, write: &Write) -> bool {
+    /// Whether somebody waits for each of such writes to be on a device.
+    pub(super) fn is_small_sync(&self, write: &Write) -> bool {
         write.sync && write.len < self.settings.small
     }
 }

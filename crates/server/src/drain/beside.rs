@@ -20,22 +20,32 @@ impl Engine {
         self.board().streams() as usize
     }
 
-    /// Waits for a place at a target. False if there is none for a long time, because other servers write there; at the
-    /// end of the server nobody waits.
+    /// Waits for a place at a target. False if there is none for a long time, because others write there and do not get
+    /// on; at the end of the server nobody waits.
     pub(crate) fn enter(&self, service: &Service, target: TargetId) -> bool {
         let (stopping, begin) = (service.stopping(), Instant::now());
         let mut board = self.board();
-        while !board.enter(target, Instant::now()) {
-            let crowded = !board.places.is_alone() && begin.elapsed() >= PATIENCE;
-            if crowded || *stopping.borrow() {
-                return false;
-            }
-            board.at_door += 1;
+        if board.enter(target, begin) {
+            return true;
+        }
+        board.call(target, true);
+        let entered = loop {
             let waited = self.door.wait_timeout(board, NAP);
             board = waited.unwrap_or_else(PoisonError::into_inner).0;
-            board.at_door -= 1;
+            if board.enter(target, Instant::now()) {
+                break true;
+            }
+            if begin.elapsed() >= PATIENCE || *stopping.borrow() {
+                break false;
+            }
+        };
+        board.call(target, false);
+        drop(board);
+        if !entered {
+            // The drain may have left a place to it.
+            self.bell.notify_one();
         }
-        true
+        entered
     }
 
     /// Nanoseconds that went into putting in order what leaves.
@@ -68,8 +78,8 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use super::super::board::{Board, COURTESY};
-    use super::super::gauge::Gauge;
+    use super::super::board::{Board, Task};
+    use super::super::gauge::{COURTESY, Gauge};
     use super::super::places::{Places, Terms};
     use super::*;
     use forebay_model::{Bytes, JobId, ServerId, Span, Stamp, Uid};
@@ -104,5 +114,44 @@ mod tests {
         board.leave(Tick(0), one, 0);
         board.leave(Tick(0), one, 0);
         assert!(board.enter(one, now), "the first place is nobody's turn");
+    }
+
+    #[test]
+    fn the_last_place_goes_to_the_drain_and_to_writers_past_the_buffer_in_turn() {
+        for order in [Order::Trio, Order::Offset] {
+            let (now, target) = (Instant::now(), TargetId(0));
+            let mut board = board(1, now);
+            assert!(board.set_order(order));
+            board.unasked = 1;
+            let dirty: Vec<Dirty> = (0..9)
+                .map(|at| Dirty {
+                    span: Span::new(at << 20, (at + 1) << 20),
+                    stamp: Stamp(at + 1),
+                    job: JobId(1),
+                    uid: Uid(0),
+                })
+                .collect();
+            board.enqueue(Tick(0), (FileId(7), "/f".to_owned(), Uid(0)), &Layout::whole(target), &dirty, 1);
+            let begins = |board: &mut Board, now| match board.task((Tick(0), now), false) {
+                Some(Task::Write(assignment)) => Some(assignment.queue),
+                _ => None,
+            };
+            let queue = begins(&mut board, now).expect("nobody else is there");
+            for round in 0..3 {
+                assert!(!board.enter(target, now), "{order:?} {round}: the place is taken");
+                board.call(target, true);
+                board.wrote(Tick(0), queue, target, 1 << 20);
+                assert!(begins(&mut board, now).is_none(), "{order:?} {round}: it is the other's turn");
+                assert!(board.enter(target, now));
+                board.call(target, false);
+                board.leave(Tick(0), target, 10);
+                assert!(!board.enter(target, now), "{order:?} {round}: now it is the drain's");
+                assert!(begins(&mut board, now).is_some());
+            }
+            board.call(target, true);
+            board.wrote(Tick(0), queue, target, 1 << 20);
+            assert!(begins(&mut board, now).is_none());
+            assert!(begins(&mut board, now + COURTESY).is_some(), "whoever does not come is not waited for");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::alpha::Learner;
 use super::failures::Failures;
-use super::gauge::{Gauge, Valve};
+use super::gauge::{Gauge, Side, Valve};
 use super::places::{PAST, Places};
 use super::ticket::Ticket;
 use forebay_model::{Bytes, Error, FileId, JobId, ServerId, Span, Stamp, Uid};
@@ -10,15 +10,13 @@ use forebay_policy::Tick;
 use forebay_policy::drain::{Batch, BatchId, Drain, Layout, Order, Pick, TargetId};
 use forebay_store::Dirty;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// As much waits in the index before more files are prepared, at least: the arbiter can put only those jobs in order that
 /// it knows of.
 const AHEAD: u64 = 1 << 30;
 /// Where orders that do not look at jobs keep everything.
 const ALL: JobId = JobId(0);
-/// A writer past the buffer leaves the next place to the drain for so long.
-pub(super) const COURTESY: Duration = Duration::from_millis(50);
 
 /// Where a file stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -256,7 +254,7 @@ impl Board {
             self.preparing += 1;
             return Some(Task::Prepare(file));
         }
-        if let Some(assignment) = self.next_write(now.0) {
+        if let Some(assignment) = self.next_write(now) {
             return Some(Task::Write(assignment));
         }
         if let Some(file) = self.prepare.pop_front() {
@@ -277,9 +275,9 @@ impl Board {
         }
     }
 
-    fn next_write(&mut self, now: Tick) -> Option<Assignment> {
+    fn next_write(&mut self, now: (Tick, Instant)) -> Option<Assignment> {
         if self.order != Order::Trio {
-            if self.writing.values().sum::<u32>() >= self.unasked {
+            if self.writing.values().sum::<u32>() >= self.unasked || self.leaves_the_last_place(now.1) {
                 return None;
             }
             self.dice =
@@ -294,7 +292,8 @@ impl Board {
                     continue;
                 }
                 let streams = self.places.streams(target);
-                let is_full = self.gauge(target).is_some_and(|gauge| gauge.writers >= streams);
+                let is_full =
+                    self.gauge(target).is_some_and(|gauge| !gauge.may_begin(Side::Drain, streams, now.1));
                 let writers = self.writing.get(&(queue, target)).copied().unwrap_or(0);
                 if is_full || writers >= self.places.of_each(target) {
                     continue;
@@ -304,7 +303,7 @@ impl Board {
                     return Some(self.begin(queue, id, batch));
                 }
                 if self.waiting_at(queue, target).0 == 0 {
-                    self.places.give_back(now, (queue, target), Bytes(0));
+                    self.places.give_back(now.0, (queue, target), Bytes(0));
                     given_back = true;
                 }
             }
@@ -318,10 +317,18 @@ impl Board {
         self.gauges.get_mut(target.0 as usize)
     }
 
+    /// Whether writers past the buffer wait for the last place at some target, and it is their turn: an order that asks
+    /// nobody for places does not know before which target it writes to.
+    fn leaves_the_last_place(&mut self, now: Instant) -> bool {
+        let places = &self.places;
+        let mut waited_for = (0..).map(TargetId).zip(&mut self.gauges).filter(|(_, gauge)| gauge.callers > 0);
+        waited_for.any(|(target, gauge)| !gauge.may_begin(Side::Drain, places.streams(target), now))
+    }
+
     fn begin(&mut self, queue: JobId, id: BatchId, batch: Batch) -> Assignment {
+        let streams = self.places.streams(batch.target);
         if let Some(gauge) = self.gauge(batch.target) {
-            gauge.writers += 1;
-            gauge.passed = None;
+            gauge.begin(Side::Drain, streams, gauge.callers > 0);
         }
         *self.writing.entry((queue, batch.target)).or_default() += 1;
         Assignment { queue, id, batch }
@@ -341,15 +348,25 @@ impl Board {
         }
         let (streams, waits) = (self.places.streams(target), self.queued_at(target) > 0);
         let Some(gauge) = self.gauge(target) else { return true };
-        let turn = gauge.passed.filter(|since| waits && now.duration_since(*since) < COURTESY);
-        if gauge.writers >= streams || (turn.is_some() && gauge.writers + 1 >= streams) {
-            return false;
+        if !waits {
+            gauge.turn = None;
         }
-        gauge.writers += 1;
-        if waits && gauge.writers >= streams {
-            gauge.passed = Some(now);
+        let may = gauge.may_begin(Side::Past, streams, now);
+        if may {
+            gauge.begin(Side::Past, streams, waits);
         }
-        true
+        may
+    }
+
+    /// One writer more or less past the buffer waits for a place at a target.
+    pub(super) fn call(&mut self, target: TargetId, waits: bool) {
+        self.at_door = if waits { self.at_door + 1 } else { self.at_door.saturating_sub(1) };
+        if let Some(gauge) = self.gauge(target) {
+            gauge.callers = if waits { gauge.callers + 1 } else { gauge.callers.saturating_sub(1) };
+            if gauge.callers == 0 && matches!(gauge.turn, Some((Side::Past, _))) {
+                gauge.turn = None;
+            }
+        }
     }
 
     /// So much waits for a target to be written past the buffer.
@@ -390,6 +407,9 @@ impl Board {
         if let Some(gauge) = self.gauge(target) {
             gauge.writers = gauge.writers.saturating_sub(1);
             gauge.written += bytes;
+            if gauge.callers > 0 {
+                gauge.turn.get_or_insert((Side::Past, None));
+            }
         }
         if let Some(writers) = self.writing.get_mut(&(queue, target)) {
             *writers -= 1;
@@ -518,6 +538,7 @@ mod tests {
     use super::super::places::Terms;
     use super::*;
     use forebay_policy::arbiter::Choice;
+    use std::time::Duration;
 
     #[test]
     fn writes_of_a_file_that_changed_its_job_are_each_settled_where_they_were_given_out() {

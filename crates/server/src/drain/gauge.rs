@@ -10,16 +10,49 @@ const WINDOW: Duration = Duration::from_secs(1);
 pub(super) struct Gauge {
     pub(super) written: u64,
     pub(super) writers: u32,
-    /// The drain has work here, and a writer past the buffer took the place: since when it is its turn.
-    pub(super) passed: Option<Instant>,
+    /// Writers past the buffer that wait for a place.
+    pub(super) callers: u32,
+    /// Whose turn the last place is, because the other side took it while this one had work, and since when that keeps the
+    /// other side from it.
+    pub(super) turn: Option<(Side, Option<Instant>)>,
     since: Instant,
     before: u64,
     rate: u64,
 }
 
+/// Who shares the places of a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    Drain,
+    Past,
+}
+
+/// The last place of a target is left for so long to the side whose turn it is.
+pub(super) const COURTESY: Duration = Duration::from_millis(50);
+
 impl Gauge {
     pub(super) fn new(now: Instant) -> Gauge {
-        Gauge { written: 0, writers: 0, passed: None, since: now, before: 0, rate: 0 }
+        Gauge { written: 0, writers: 0, callers: 0, turn: None, since: now, before: 0, rate: 0 }
+    }
+
+    /// Whether one side may begin another write where so many may write: the last place goes to both in turn.
+    pub(super) fn may_begin(&mut self, side: Side, streams: u32, now: Instant) -> bool {
+        if self.writers + 1 != streams {
+            return self.writers < streams;
+        }
+        match &mut self.turn {
+            Some((turn, since)) if *turn != side => now.duration_since(*since.get_or_insert(now)) >= COURTESY,
+            _ => true,
+        }
+    }
+
+    /// One side begins to write. If it takes the last place, and the other waits, that one is next.
+    pub(super) fn begin(&mut self, side: Side, streams: u32, other_waits: bool) {
+        self.writers += 1;
+        if self.writers >= streams {
+            let other = if side == Side::Drain { Side::Past } else { Side::Drain };
+            self.turn = other_waits.then_some((other, None));
+        }
     }
 
     /// Bytes a second, lately.

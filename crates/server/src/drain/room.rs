@@ -18,6 +18,8 @@ pub(crate) struct Room<'a> {
     begin: Instant,
     freed: u64,
     since: Instant,
+    /// Up to when it is counted how long it has waited.
+    noted: Instant,
 }
 
 impl<'a> Room<'a> {
@@ -31,7 +33,7 @@ impl<'a> Room<'a> {
         }
         engine.bell.notify_one();
         let now = Instant::now();
-        Room { engine, job, begin: now, freed: engine.freed.load(Ordering::Relaxed), since: now }
+        Room { engine, job, begin: now, freed: engine.freed.load(Ordering::Relaxed), since: now, noted: now }
     }
 
     /// Whether it is this writer's job that is due what room there is.
@@ -39,9 +41,17 @@ impl<'a> Room<'a> {
         self.engine.line.is_next(self.job)
     }
 
+    /// It has waited on.
+    fn note(&mut self) {
+        let now = Instant::now();
+        let waited = now.duration_since(std::mem::replace(&mut self.noted, now));
+        let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        self.engine.waited.fetch_add(nanos, Ordering::Relaxed);
+    }
+
     /// It got so much.
     pub(crate) fn got(&self, service: &Service, bytes: u32) {
-        let share = service.due_among(self.job, &self.engine.line.waiting());
+        let share = service.due_among(self.job, &self.engine.line.all());
         self.engine.line.got(self.job, bytes, share);
         // It is somebody else's turn.
         self.engine.room.notify_waiters();
@@ -52,6 +62,7 @@ impl<'a> Room<'a> {
     pub(crate) async fn wait(&mut self, full: &Error) -> Result<(), Error> {
         // Whoever is told to come again asks again: then the drain has had its time.
         let _ = tokio::time::timeout(GLANCE, self.engine.room.notified()).await;
+        self.note();
         let freed = self.engine.freed.load(Ordering::Relaxed);
         if freed != self.freed {
             (self.freed, self.since) = (freed, Instant::now());
@@ -71,6 +82,16 @@ impl<'a> Room<'a> {
 }
 
 impl Engine {
+    /// The jobs that wait for room, and by how many writers.
+    pub(crate) fn who_waits(&self) -> Vec<(JobId, u32)> {
+        self.line.writers()
+    }
+
+    /// Whether nobody waits for room.
+    pub(crate) fn has_no_line(&self) -> bool {
+        self.rooms.load(Ordering::Relaxed) == 0
+    }
+
     /// How often writers waited for room, and for how many nanoseconds altogether.
     pub(crate) fn waits(&self) -> (u64, u64) {
         (self.waits.load(Ordering::Relaxed), self.waited.load(Ordering::Relaxed))
@@ -81,7 +102,6 @@ impl Drop for Room<'_> {
     fn drop(&mut self) {
         self.engine.line.leave(self.job);
         self.engine.rooms.fetch_sub(1, Ordering::Relaxed);
-        let nanos = u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.engine.waited.fetch_add(nanos, Ordering::Relaxed);
+        self.note();
     }
 }

@@ -196,6 +196,12 @@ impl Engine {
     /// Chooses files, those with the oldest bytes first, until they have so many bytes. Only what was written before
     /// counts.
     fn choose(&self, service: &Service, bytes: u64, before: Stamp) {
+        let begin = Instant::now();
+        self.choose_now(service, bytes, before);
+        self.indexing_since(begin);
+    }
+
+    fn choose_now(&self, service: &Service, bytes: u64, before: Stamp) {
         let data = service.store.data();
         let mut files: Vec<(Stamp, u64, FileId)> = Vec::new();
         for file in data.files() {

@@ -182,8 +182,7 @@ impl Service {
             data.lose(file, lost_below)?;
         }
         // Also what went past the buffer is on its device before the claim ends.
-        self.ways.settle(file)?;
-        self.ways.lanes.forget(file);
+        self.settle_past(file)?;
         let object = open_place(union, file, place)?;
         let there = union.ask(|_| object.version())?.size;
         let gaps = data.gaps(file, Span::new(0, size.min(there)))?;
@@ -194,6 +193,7 @@ impl Service {
             }
             object.sync()
         })?;
+        self.forget_past(file);
         data.hollow(file, &gaps, Batch::default())?;
         self.held(file)
     }

@@ -110,7 +110,7 @@ impl Engine {
         }
     }
 
-    fn indexing_since(&self, begin: Instant) {
+    pub(super) fn indexing_since(&self, begin: Instant) {
         let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.indexed.fetch_add(took, Ordering::Relaxed);
     }
@@ -141,7 +141,9 @@ impl Engine {
     fn prepare(&self, service: &Arc<Service>, union: &Union, file: FileId) {
         match self.prepared(service, union, file) {
             Ok(Prepared::Queue(path, user, layout)) => {
+                let begin = Instant::now();
                 let dirty = service.store.data().dirty(file);
+                self.indexing_since(begin);
                 if dirty.is_empty() {
                     return self.conclude(service, union, file);
                 }

@@ -89,7 +89,9 @@ impl Service {
                 self.shed_set_id(caller, hold)?;
                 self.claim_shared(file)?;
                 let _still = self.be_still(file)?;
+                self.ways.lanes.hide(file, opening.change().hides());
                 self.decide_reshape(file, opening)?;
+                self.mend_past(file);
                 self.trim_shared(file, opening.change());
                 Ok(Reply::Done)
             }
@@ -144,7 +146,7 @@ impl Service {
             return self.reshape(caller, &hold, Reshape::Punch(span));
         }
         self.shed_set_id(caller, &hold)?;
-        self.ways.lanes.hide(token.file);
+        self.ways.lanes.hide(token.file, span);
         self.store.data().punch(token.file, span, Batch::default())?;
         Ok(Reply::Done)
     }

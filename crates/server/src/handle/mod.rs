@@ -104,7 +104,7 @@ impl Service {
             Request::Punch { ref token, offset, len } => self.punch(caller, token, offset, len),
             Request::Sync { ref token } => self.sync(caller, token),
             Request::SyncAll => {
-                self.ways.sync_all()?;
+                self.sync_all_past()?;
                 Ok(self.store.data().sync_all().map(|()| Reply::Done)?)
             }
             Request::GetLayout { file } => self.get_layout(caller, file),

@@ -198,7 +198,7 @@ impl Service {
         let _hold = self.claim(caller, token, Access::default())?;
         self.ways.synced(token.file);
         // What is there first, then that it is there.
-        self.ways.sync(token.file)?;
+        self.sync_past(token.file)?;
         Ok(self.store.data().sync(token.file).map(|()| Reply::Done)?)
     }
 

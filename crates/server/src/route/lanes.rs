@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// Most separate ranges that are remembered of what was written to a file.
 const MOST: usize = 4096;
+/// Most separate ranges under which old bytes are known to lie.
+const MOST_VEILED: usize = 64;
 
 #[derive(Default)]
 pub(crate) struct Lanes {
@@ -35,6 +37,9 @@ struct Lane {
     broken: bool,
     /// Bytes were cut off or punched: what is blank may be bytes behind that somebody is still reading.
     hidden: bool,
+    /// Where old bytes may lie behind that do not count any more: what is written over them has to be on its device before it
+    /// counts, or a machine that dies finds the old ones instead.
+    veil: Vec<Span>,
 }
 
 /// What was written behind since a file was opened there.
@@ -62,7 +67,29 @@ pub(crate) struct Quiet {
     file: FileId,
 }
 
+/// Adds a span to others that are in order, none next to another.
+fn join(spans: &mut Vec<Span>, span: Span) {
+    let from = spans.partition_point(|one| one.end < span.start);
+    let to = spans.partition_point(|one| one.start <= span.end);
+    let met = &spans[from..to];
+    let start = met.first().map_or(span.start, |one| one.start.min(span.start));
+    let end = met.last().map_or(span.end, |one| one.end.max(span.end));
+    spans.splice(from..to, [Span::new(start, end)]);
+}
+
 impl Lane {
+    fn veil(&mut self, span: Span) {
+        if span.is_empty() {
+            return;
+        }
+        join(&mut self.veil, span);
+        if let (Some(first), Some(last)) = (self.veil.first(), self.veil.last())
+            && self.veil.len() > MOST_VEILED
+        {
+            self.veil = vec![Span::new(first.start, last.end)];
+        }
+    }
+
     fn is_empty(&self) -> bool {
         let used = self.quiet > 0 || self.ink.is_some() || self.opened.is_some() || self.broken;
         self.reserved.is_empty() && !used
@@ -71,12 +98,13 @@ impl Lane {
 
 impl Ink {
     fn add(&mut self, span: Span) {
-        let from = self.written.partition_point(|one| one.end < span.start);
-        let to = self.written.partition_point(|one| one.start <= span.end);
-        let met = &self.written[from..to];
-        let start = met.first().map_or(span.start, |one| one.start.min(span.start));
-        let end = met.last().map_or(span.end, |one| one.end.max(span.end));
-        self.written.splice(from..to, [Span::new(start, end)]);
+        join(&mut self.written, span);
+        // Of what is too much to be remembered it is known that it may have been written.
+        if let (Some(first), Some(last)) = (self.written.first(), self.written.last())
+            && self.written.len() > MOST
+        {
+            self.written = vec![Span::new(first.start, last.end)];
+        }
     }
 
     /// What of a span may not be as it was made.
@@ -93,7 +121,8 @@ impl Lanes {
     }
 
     /// Reserves a span to be written behind. Nothing if another has some of it, or somebody wants quiet, or the file is not
-    /// open any more by what the caller wants to write with.
+    /// open any more by what the caller wants to write past the buffer with, or what was written so could not be brought to
+    /// its device.
     pub(crate) fn reserve(
         self: &Arc<Lanes>,
         file: FileId,
@@ -104,7 +133,8 @@ impl Lanes {
         let lane = table.entry(file).or_default();
         let meets = lane.reserved.iter().any(|other| other.meet(span).is_some());
         let same = |with: &Arc<Opened>| lane.opened.as_ref().is_some_and(|opened| Arc::ptr_eq(opened, with));
-        if meets || lane.quiet > 0 || !with.is_none_or(same) {
+        let sound = |with| !lane.broken && same(with);
+        if meets || lane.quiet > 0 || !with.is_none_or(sound) {
             return None;
         }
         lane.reserved.push(span);
@@ -149,11 +179,25 @@ impl Lanes {
         Quiet { lanes: self.clone(), file }
     }
 
-    /// Bytes of a file are about to be cut off or punched.
-    pub(crate) fn hide(&self, file: FileId) {
+    /// Bytes of a file are about to be cut off or punched, and lie behind as they were.
+    pub(crate) fn hide(&self, file: FileId, span: Span) {
         if let Some(lane) = self.table().get_mut(&file) {
             lane.hidden = true;
+            lane.veil(span);
         }
+    }
+
+    /// A file was cut behind, and that is on its device: nothing lies there any more.
+    pub(super) fn unveil(&self, file: FileId, size: u64) {
+        if let Some(lane) = self.table().get_mut(&file) {
+            let kept = lane.veil.iter().filter_map(|span| span.meet(Span::new(0, size)));
+            lane.veil = kept.collect();
+        }
+    }
+
+    /// Whether old bytes may lie behind under some of a span.
+    pub(super) fn is_veiled(&self, file: FileId, span: Span) -> bool {
+        self.table().get(&file).is_some_and(|lane| lane.veil.iter().any(|veil| veil.meet(span).is_some()))
     }
 
     /// Whether that has happened since the file was opened to be written past the buffer.
@@ -163,8 +207,12 @@ impl Lanes {
 
     /// A file behind is so long: what is written there from now on is remembered, until it is forgotten.
     pub(crate) fn begin(&self, file: FileId, size: u64) {
-        let ink = Ink { base: size, written: Vec::new() };
-        self.table().entry(file).or_default().ink.get_or_insert(ink);
+        let mut table = self.table();
+        let lane = table.entry(file).or_default();
+        if lane.ink.is_none() {
+            lane.ink = Some(Ink { base: size, written: Vec::new() });
+            lane.veil(Span::new(0, size));
+        }
     }
 
     /// Of spans of a file behind, what may hold something else than zeros.
@@ -185,9 +233,13 @@ impl Lanes {
         self.table().get(&file)?.opened.clone()
     }
 
-    /// A file is open to be written past the buffer, by this or by what somebody else opened a moment ago.
-    pub(super) fn open(&self, file: FileId, opened: Opened) -> Arc<Opened> {
-        self.table().entry(file).or_default().opened.get_or_insert_with(|| Arc::new(opened)).clone()
+    /// A file is open to be written past the buffer, by this or by what somebody else opened a moment ago. Where it has
+    /// holes old bytes may lie behind.
+    pub(super) fn open(&self, file: FileId, opened: Opened, holes: &[Span]) -> Arc<Opened> {
+        let mut table = self.table();
+        let lane = table.entry(file).or_default();
+        holes.iter().for_each(|&hole| lane.veil(hole));
+        lane.opened.get_or_insert_with(|| Arc::new(opened)).clone()
     }
 
     /// All files that are open to be written past the buffer.
@@ -200,6 +252,7 @@ impl Lanes {
     pub(crate) fn forget(&self, file: FileId) {
         if let Some(lane) = self.table().get_mut(&file) {
             (lane.ink, lane.opened, lane.hidden) = (None, None, false);
+            lane.veil.clear();
         }
         self.tidy(file);
     }
@@ -213,8 +266,13 @@ impl Lanes {
         self.table().get(&file).is_some_and(|lane| lane.broken)
     }
 
+    /// All files of which that is so.
+    pub(super) fn all_broken(&self) -> Vec<FileId> {
+        self.table().iter().filter(|(_, lane)| lane.broken).map(|(file, _)| *file).collect()
+    }
+
     /// Nothing is left of what was written.
-    pub(crate) fn begin_anew(&self, file: FileId) {
+    pub(super) fn begin_anew(&self, file: FileId) {
         if let Some(lane) = self.table().get_mut(&file) {
             lane.broken = false;
         }
@@ -237,9 +295,6 @@ impl Flight {
         lane.in_air += 1;
         if let Some(ink) = &mut lane.ink {
             ink.add(self.span);
-            if ink.written.len() > MOST {
-                lane.ink = None;
-            }
         }
         Some(Aloft(self))
     }
@@ -342,5 +397,25 @@ mod tests {
             assert!(flight.rise().is_some());
         }
         assert_eq!(soiled(&[(1, 2)]), [(1, 2)], "too much to remember");
+    }
+
+    #[test]
+    fn old_bytes_lie_where_something_was_before_and_was_not_cut() {
+        let lanes = Arc::<Lanes>::default();
+        let veiled = |from, to| lanes.is_veiled(FILE, Span::new(from, to));
+        lanes.hide(FILE, Span::new(0, 10));
+        assert!(!veiled(0, 10), "nobody writes it behind: whoever begins to looks how long it is");
+        lanes.begin(FILE, 50);
+        assert!(veiled(49, 60) && !veiled(50, 60));
+        lanes.hide(FILE, Span::new(70, 80));
+        assert!(veiled(60, 71) && !veiled(80, 90));
+        lanes.unveil(FILE, 40);
+        assert!(veiled(39, 40) && !veiled(40, 1000));
+        for number in 0..=MOST_VEILED as u64 {
+            lanes.hide(FILE, Span::new(100 + number * 2, 101 + number * 2));
+        }
+        assert!(veiled(101, 102), "too much to remember");
+        lanes.forget(FILE);
+        assert!(!veiled(0, 1000) && lanes.table().is_empty());
     }
 }

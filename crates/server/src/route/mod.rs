@@ -13,8 +13,10 @@
 //! who holds bytes of one writes past the buffer with the leave that it drains with.
 
 mod lanes;
+mod lasting;
 mod meter;
 mod past;
+mod rounds;
 mod settings;
 
 pub use forebay_policy::route::Mode;
@@ -50,8 +52,10 @@ const IDLE: Duration = Duration::from_secs(1);
 const IDLE_AND_OPEN: Duration = Duration::from_secs(30);
 /// Without a pipeline a burst is over when nothing came for so many nanoseconds.
 const LULL: u64 = 300_000_000;
-/// After a failure behind everything is buffered for so long.
+/// After a failure behind everything is buffered for so long, or everything of the file that it concerns.
 const REST: Duration = Duration::from_secs(1);
+/// Who finds no memory for so long on the way past the buffer is buffered.
+const BRIEF: Duration = Duration::from_millis(100);
 
 /// The ways of writes: into the buffer, and past it.
 pub(crate) struct Ways {
@@ -72,8 +76,11 @@ pub(crate) struct Ways {
     /// Bytes of a stripe, and over how many servers they go round, of files that several servers may hold.
     stripes: Mutex<HashMap<FileId, (u64, u16)>>,
     meter: Mutex<Meter>,
-    /// Until then everything is buffered.
+    /// Files that an earlier life of the server wrote past the buffer, and nobody has synced since.
+    left_over: Mutex<HashSet<FileId>>,
+    /// Until then everything is buffered, or everything of a file.
     resting: Mutex<Option<Instant>>,
+    resting_files: Mutex<HashMap<FileId, Instant>>,
     /// When the last write came.
     last: AtomicU64,
     written: AtomicU64,
@@ -122,7 +129,9 @@ impl Ways {
             synced: Mutex::default(),
             stripes: Mutex::default(),
             meter: Mutex::new(Meter::new(Instant::now())),
+            left_over: Mutex::default(),
             resting: Mutex::default(),
+            resting_files: Mutex::default(),
             last: AtomicU64::new(0),
             written: AtomicU64::new(0),
             direct: AtomicU64::new(0),
@@ -130,8 +139,9 @@ impl Ways {
     }
 
     /// Bytes have come from a client.
-    pub(crate) fn came(&self, bytes: u64) {
+    pub(crate) fn came(&self, now: Stamp, bytes: u64) {
         self.written.fetch_add(bytes, Ordering::Relaxed);
+        self.last.fetch_max(now.0, Ordering::Relaxed);
     }
 
     /// Bytes have gone past the buffer.
@@ -142,6 +152,11 @@ impl Ways {
     /// Whether a write that finds no room goes past the buffer.
     pub(crate) fn bypass(&self) -> bool {
         self.routing.when_full() == Full::Bypass
+    }
+
+    /// Whether it matters when a burst ends.
+    pub(crate) fn follows_bursts(&self) -> bool {
+        self.routing.pipeline == Pipeline::Off
     }
 
     /// Whether data may leave, as far as bursts matter.
@@ -170,10 +185,10 @@ impl Ways {
         self.mode() != Mode::Buffer || self.bypass()
     }
 
-    /// Memory for a payload on its way past the buffer.
-    pub(crate) async fn room(&self, len: u32) -> Result<SemaphorePermit<'_>> {
-        let permit = self.room.acquire_many(len.div_ceil(1 << 10)).await;
-        permit.map_err(|_| Error::from(ErrorKind::Busy))
+    /// Memory for a payload on its way past the buffer; nothing if there is none for a while.
+    pub(crate) async fn room(&self, len: u32) -> Option<SemaphorePermit<'_>> {
+        let permit = self.room.acquire_many(len.div_ceil(1 << 10));
+        tokio::time::timeout(BRIEF, permit).await.ok()?.ok()
     }
 
     /// A file was synced: whoever writes to it next and waits for that again writes synchronously.
@@ -196,33 +211,28 @@ impl Ways {
         known.insert(file, stripes);
     }
 
-    fn rests(&self) -> bool {
-        lock(&self.resting).is_some_and(|until| Instant::now() < until)
+    fn rests(&self, file: FileId) -> bool {
+        let now = Instant::now();
+        let is_later = |until: &Instant| now < *until;
+        lock(&self.resting).as_ref().is_some_and(is_later)
+            || lock(&self.resting_files).get(&file).is_some_and(is_later)
     }
 
-    fn rest(&self) {
-        *lock(&self.resting) = Some(Instant::now() + REST);
-    }
-
-    /// Sees that everything of a file that went past the buffer is on its device. Once that has failed it stays so.
-    pub(crate) fn sync(&self, file: FileId) -> Result<()> {
-        if self.lanes.is_broken(file) {
-            let text =
-                format!("what was written of file {file} could not be brought to its device: write it anew");
-            return Err(Error::new(ErrorKind::Io, text));
+    /// Something has failed behind: what is no concern of others does not keep them from writing there.
+    fn rest(&self, file: FileId, error: &Error) {
+        let until = Instant::now() + REST;
+        match error.kind() {
+            ErrorKind::Io | ErrorKind::Unreachable | ErrorKind::Protocol => {
+                *lock(&self.resting) = Some(until);
+            }
+            _ => {
+                let mut files = lock(&self.resting_files);
+                if files.len() >= MOST_OPEN {
+                    files.clear();
+                }
+                files.insert(file, until);
+            }
         }
-        self.settle(file)
-    }
-
-    /// The same for all files.
-    pub(crate) fn sync_all(&self) -> Result<()> {
-        self.lanes.all_open().into_iter().try_for_each(|(file, _)| self.sync(file))
-    }
-
-    /// The same for whoever tries until it is done.
-    pub(crate) fn settle(&self, file: FileId) -> Result<()> {
-        let synced = self.lanes.opened(file).map_or(Ok(()), |opened| opened.sync());
-        synced.inspect_err(|_| self.lanes.break_off(file))
     }
 }
 
@@ -261,7 +271,6 @@ impl Service {
     /// Which way a write goes that comes now.
     pub(crate) fn way(&self, file: FileId, span: Option<Span>) -> Route {
         let (ways, now) = (&self.ways, self.store.data().now());
-        ways.last.fetch_max(now.0, Ordering::Relaxed);
         let Some(span) = span.filter(|_| ways.are_open()) else { return Route::Buffer };
         let Some(offset) = self.local_offset(file, span.start) else { return Route::Buffer };
         let begin = Instant::now();
@@ -297,8 +306,9 @@ impl Service {
     /// Whether a write can go past the buffer, for all one knows. Known early, so that what has to be buffered goes there
     /// straight from its socket.
     pub(crate) fn may_fly(&self, file: FileId, span: Span) -> bool {
-        let may = self.drain.is_some() && !self.ways.rests() && span.end <= MAX_FILE;
-        may && self.store.data().is_blank(file, span).unwrap_or(false)
+        let may = self.drain.is_some() && !self.ways.rests(file) && span.end <= MAX_FILE;
+        let may = may && !self.ways.lanes.is_broken(file);
+        may && self.store.data().can_pass(file, span).unwrap_or(false)
     }
 
     /// Writes go another way from now on.
@@ -330,7 +340,8 @@ impl Service {
             waits,
             waited,
             decided: self.ways.decided.load(Ordering::Relaxed),
-            indexed: engine.indexed(),
+            indexed: engine.indexed().saturating_add(self.store.data().index_time()),
+            waiting: self.jobs.named(&engine.who_waits()),
             extents,
             index,
         })
@@ -344,6 +355,7 @@ impl Service {
                 engine.finish_later(file);
             }
         }
+        self.drop_removed();
     }
 
     /// Whether somebody is writing a file past the buffer.
@@ -359,4 +371,39 @@ impl Service {
 
 fn number(mode: Mode) -> usize {
     Mode::ALL.iter().position(|(_, one)| *one == mode).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_goes_on_as_long_as_bytes_come() {
+        let at = |routing| Ways::new(routing, 1).expect("usual settings");
+        let ways = at(Routing { pipeline: Pipeline::Off, ..Routing::default() });
+        let second = 1_000_000_000;
+        assert_eq!(ways.burst(Stamp(second)), Burst::Over);
+        ways.came(Stamp(second), 1);
+        assert_eq!(
+            ways.burst(Stamp(second + LULL - 1)),
+            Burst::GoesOn,
+            "whatever they are, and however slowly"
+        );
+        assert_eq!(ways.burst(Stamp(second + LULL)), Burst::Over);
+        let usual = at(Routing::default());
+        usual.came(Stamp(second), 1);
+        assert_eq!(usual.burst(Stamp(second)), Burst::Any);
+    }
+
+    #[test]
+    fn what_fails_for_one_file_is_no_concern_of_others() {
+        let ways = Ways::new(Routing::default(), 1).expect("usual settings");
+        let (one, other) = (FileId(1), FileId(2));
+        for kind in [ErrorKind::NoSpace, ErrorKind::TooLarge, ErrorKind::Stale] {
+            ways.rest(one, &Error::from(kind));
+            assert!(ways.rests(one) && !ways.rests(other), "{kind:?}");
+        }
+        ways.rest(one, &Error::from(ErrorKind::Io));
+        assert!(ways.rests(other));
+    }
 }

@@ -1,12 +1,13 @@
 //! The way past the buffer: opened behind, queued for its targets, written together with its neighbours.
 
 use super::lanes::Flight;
+use super::rounds::{Rounds, Waits};
 use super::{MOST_OPEN, OPENING, Opened, lock};
 use crate::drain::{Engine, open_place};
 use crate::service::Service;
 use crate::union::Union;
 use forebay_backend::Object;
-use forebay_model::{Error, ErrorKind, FileId, Name, Result, Span};
+use forebay_model::{Error, ErrorKind, FileId, Name, Result, ServerId, Span};
 use forebay_policy::Tick;
 use forebay_policy::drain::{Layout, TargetId};
 use forebay_store::MAX_FILE;
@@ -17,19 +18,16 @@ use tokio::sync::oneshot;
 
 /// Most objects by which one file is written at the same time.
 const MOST_OBJECTS: usize = 4;
-/// What one turn at a target takes at most.
-const BATCH: usize = 32;
-const BATCH_BYTES: u64 = 16 << 20;
 /// A file of several servers is made longer behind than it has to be, so that not every write asks for leave; it gets its
 /// length when it is concluded.
 const AHEAD: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 /// Whoever gives leave is told that the file is still being written after so long.
 const RENEW: Duration = Duration::from_secs(5);
 
-/// What waits for one target.
+/// What waits for one target, and how many write there.
 #[derive(Default)]
 pub(super) struct Queue {
-    pieces: Vec<Piece>,
+    pieces: Rounds<Piece>,
     writers: usize,
 }
 
@@ -53,13 +51,21 @@ pub(crate) struct Flown {
 }
 
 impl Flown {
-    /// The store is told that it is behind. False if somebody has cut the file meanwhile: then it has to be buffered.
+    /// The store is told that it is behind. False if somebody has cut the file or written there meanwhile, or it cannot be
+    /// brought to its device where it has to be: then it has to be buffered.
     pub(crate) fn count(&self, service: &Service) -> Result<bool> {
         let Some(_aloft) = self.flight.rise() else { return Ok(false) };
         if service.ways.lanes.has_hidden(self.file) {
             service.count_behind(self.file);
         }
-        service.store.data().past(self.file, self.span).map(|()| true)
+        if service.ways.lanes.is_veiled(self.file, self.span)
+            && let Err(error) = self.opened.sync()
+        {
+            tracing::warn!(file = %self.file, %error, "what was written past the buffer cannot be synced");
+            service.break_past(self.file);
+            return Ok(false);
+        }
+        service.store.data().past(self.file, self.span)
     }
 
     fn part(&self, span: Span) -> &[u8] {
@@ -80,26 +86,30 @@ impl Flown {
     }
 }
 
+impl Waits for Piece {
+    fn place(&self) -> (FileId, u64) {
+        (self.flown.file, self.span.start)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.span.len()
+    }
+}
+
 impl Queue {
     /// The next pieces, in the order of files and offsets; nothing, and one writer less, if there are none.
     fn take(&mut self) -> Vec<Piece> {
-        self.pieces.sort_by_key(|piece| (piece.flown.file, piece.span.start));
-        let mut bytes = 0;
-        let fits = |piece: &&Piece| {
-            bytes += piece.span.len();
-            bytes <= BATCH_BYTES
-        };
-        let count = self.pieces.iter().take(BATCH).take_while(fits).count().max(1).min(self.pieces.len());
-        if count == 0 {
+        let pieces = self.pieces.take();
+        if pieces.is_empty() {
             self.writers -= 1;
         }
-        self.pieces.drain(..count).collect()
+        pieces
     }
 
     /// Everything, because nothing of it can be written: there is one writer less.
     fn give_up(&mut self) -> Vec<Piece> {
         self.writers -= 1;
-        self.pieces.drain(..).collect()
+        self.pieces.take_all()
     }
 }
 
@@ -113,7 +123,7 @@ impl Service {
         bytes: Arc<Vec<u8>>,
     ) -> Option<Arc<Flown>> {
         let (opened, flight) = self.open_past(file, span).await?;
-        if !self.store.data().is_blank(file, span).unwrap_or(false) {
+        if !self.store.data().can_pass(file, span).unwrap_or(false) {
             return None;
         }
         *lock(&opened.used) = Instant::now();
@@ -136,7 +146,7 @@ impl Service {
             Ok(Err(error)) if error.kind() == ErrorKind::Busy => None,
             Ok(Err(error)) => {
                 tracing::warn!(%file, %error, "a write past the buffer failed: writes are buffered for a while");
-                self.ways.rest();
+                self.ways.rest(file, &error);
                 None
             }
             Err(_) => None,
@@ -162,7 +172,7 @@ impl Service {
     /// Whoever gives out places is told what waits for a target, if that is not this server alone.
     fn tell_waiting(&self, target: TargetId, queue: &Queue) {
         if let Some(engine) = self.drain.as_ref().filter(|_| !self.is_alone()) {
-            engine.wait_past(self, target, queue.pieces.iter().map(|piece| piece.span.len()).sum());
+            engine.wait_past(self, target, queue.pieces.bytes());
         }
     }
 
@@ -221,7 +231,7 @@ impl Service {
             Err(error) if error.kind() == ErrorKind::Busy => None,
             Err(error) => {
                 tracing::warn!(%file, %error, "a file cannot be written past the buffer: it is buffered");
-                self.ways.rest();
+                self.ways.rest(file, &error);
                 None
             }
         }?;
@@ -273,8 +283,18 @@ impl Service {
         let objects = |count| (0..count).map(|_| open_place(union, file, place)).collect();
         let opened = self.objects_of(union, engine, &place.path, Some(place.serial), objects);
         let opened = opened.inspect_err(|_| permits.give_up(file))?;
+        self.begin_past(file, &opened, false)?;
         self.count_behind(file);
-        Ok(Some(self.ways.lanes.open(file, opened)))
+        let holes = self.own_holes(file, &leave.born.layout)?;
+        Ok(Some(self.ways.lanes.open(file, opened, &holes)))
+    }
+
+    /// What this server holds of a file and has nothing of: whatever is behind there does not count.
+    fn own_holes(&self, file: FileId, layout: &forebay_model::Layout) -> Result<Vec<Span>> {
+        let data = self.store.data();
+        let gaps = data.gaps(file, Span::new(0, data.facts(file)?.size))?;
+        let own = |(server, _): &(ServerId, Span)| *server == self.config.server;
+        Ok(gaps.into_iter().flat_map(|gap| layout.pieces(gap).filter(own)).map(|(_, span)| span).collect())
     }
 
     fn open_past_now(&self, file: FileId) -> Result<Option<Arc<Opened>>> {
@@ -290,6 +310,8 @@ impl Service {
             pens.collect::<Result<Option<Vec<_>>>>()?.ok_or_else(|| Error::from(ErrorKind::Busy))
         };
         let opened = self.objects_of(union, engine, &born.path, None, objects)?;
+        self.begin_past(file, &opened, born.is_new)?;
+        self.ways.lanes.unveil(file, union.ask(|_| opened.object().version())?.size);
         union.count_claim(file);
         Ok(self.open_claimed(union, file, opened))
     }
@@ -316,8 +338,8 @@ impl Service {
             return Ok(());
         }
         let _quiet = lanes.quiet(file);
-        self.ways.settle(file)?;
-        lanes.forget(file);
+        self.settle_past(file)?;
+        self.forget_past(file);
         Ok(())
     }
 
@@ -331,7 +353,7 @@ impl Service {
 
     /// From now on the file can be written, unless somebody has concluded it meanwhile.
     fn open_claimed(&self, union: &Union, file: FileId, opened: Opened) -> Option<Arc<Opened>> {
-        union.while_claimed(file, || self.ways.lanes.open(file, opened))
+        union.while_claimed(file, || self.ways.lanes.open(file, opened, &[]))
     }
 }
 

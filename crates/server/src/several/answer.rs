@@ -106,6 +106,7 @@ impl Service {
                 self.sessions.purge(*file);
                 self.demand_idle(*file)?;
                 self.store.reshapes().delete(self.store.data(), *file, Batch::default())?;
+                self.drop_past(*file);
                 Ok(PeerReply::Done)
             }
             PeerRequest::DropSetId { file } => {
@@ -163,12 +164,14 @@ impl Service {
                 if lost_below > 0 {
                     data.lose(file, lost_below)?;
                 }
+                self.ways.lanes.hide(file, change.hides());
                 reshapes.prepare(file, serial, change)?;
             }
             PeerRequest::Reshaped { file, serial, done } => {
                 self.demand_authority(from, file)?;
                 let verdict = if done { Verdict::Done } else { Verdict::Undone };
                 reshapes.finish(data, file, serial, verdict)?;
+                self.mend_past(file);
             }
             PeerRequest::Put { file, uid, job, offset, lost_below, ref bytes } => {
                 self.demand_authority(from, file)?;

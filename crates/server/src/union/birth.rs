@@ -16,6 +16,8 @@ pub(crate) struct Born {
     pub(crate) path: Vec<Name>,
     pub(crate) kind: FileKind,
     pub(crate) owner: Uid,
+    /// It was not there before.
+    pub(crate) is_new: bool,
 }
 
 /// How a file of such a length is to lie behind; as the back end likes if nothing is wished.
@@ -49,7 +51,7 @@ impl Service {
         wish: Wish<'_>,
         dirs: &mut Vec<FileId>,
     ) -> Result<Born> {
-        let mut born = Born { path: Vec::new(), kind: inode.kind(), owner: inode.uid };
+        let mut born = Born { path: Vec::new(), kind: inode.kind(), owner: inode.uid, is_new: false };
         let Some(record) = union.record(file)? else {
             return self.make_behind(union, (file, inode), wish, born, dirs);
         };
@@ -132,6 +134,7 @@ impl Service {
             // What has bytes behind and no record would be taken for somebody else's.
             union.kv.sync()?;
         }
+        born.is_new = true;
         Ok(born)
     }
 

@@ -92,9 +92,6 @@ impl Service {
     /// Sets the length of a file, here and behind.
     pub(crate) fn cut_both(&self, file: FileId, size: u64) -> Result<(), Stop> {
         let data = self.store.data();
-        if size == 0 {
-            self.ways.lanes.begin_anew(file);
-        }
         let Some(union) = &self.union else { return Ok(data.truncate(file, size, Batch::default())?) };
         let _length = union.length(file);
         if union.record(file)?.is_none() {
@@ -103,10 +100,12 @@ impl Service {
         // What is being written there would come after the cut.
         let _quiet = self.ways.lanes.quiet(file);
         // Nor does it get another name meanwhile.
-        Ok(self.store.names().hold(file, |_| {
+        self.store.names().hold(file, |_| {
             let _still = union.still();
             self.cut_here_and_behind(union, file, size)
-        })?)
+        })?;
+        self.mend_past(file);
+        Ok(())
     }
 
     /// The same for a file that is behind and neither moves nor is written to there.
@@ -130,7 +129,11 @@ impl Service {
         let steps = vec![Step::Truncate { path, size, serial: record.version.serial }];
         let then = Then::Cut { file, size, record };
         let intent = Intent { steps, then: then.clone() };
-        union.carry_out(data.now(), &intent, |end| self.finish(union, then, end))
+        union.carry_out(data.now(), &intent, |end| self.finish(union, then, end))?;
+        if let Err(error) = self.cut_past(file, size) {
+            tracing::warn!(%file, %error, "a file that was cut behind is written past the buffer no more");
+        }
+        Ok(())
     }
 
     /// Finishes what an earlier life of the server began behind.
@@ -138,6 +141,7 @@ impl Service {
         let Some(union) = &self.union else { return Ok(()) };
         union.recognise()?;
         union.load_claims()?;
+        self.take_up_past()?;
         union.resume(|then, end| self.finish(union, then, end))?;
         self.unmake(union)
     }

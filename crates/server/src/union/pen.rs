@@ -112,10 +112,10 @@ impl Service {
         let mut extras = Extras::default();
         let _quiet = self.ways.lanes.quiet(file);
         if union.claimed(file).is_none() {
-            self.ways.lanes.forget(file);
+            self.forget_past(file);
             return Ok(extras);
         }
-        self.ways.settle(file)?;
+        self.settle_past(file)?;
         let held = self.store.names().hold(file, |inode| {
             let _still = union.still();
             let record = union.record(file)?;
@@ -144,6 +144,9 @@ impl Service {
                 }
                 _ => {}
             }
+            if shared.is_none() && self.ways.is_left_over(file) {
+                union.ask(|backend| backend.open(&path)?.sync())?;
+            }
             if named && last {
                 self.add_extras(union, file, inode, &path, &mut extras)?;
             }
@@ -154,7 +157,7 @@ impl Service {
         });
         held.map_err(Error::from)?;
         union.unclaim(file);
-        self.ways.lanes.forget(file);
+        self.forget_past(file);
         Ok(extras)
     }
 

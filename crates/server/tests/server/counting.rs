@@ -2,8 +2,9 @@
 
 use forebay_backend::{Backend, Creation, Found, Layout, Memory, Object, Path, Version};
 use forebay_model::{Gid, Name, Result, Time, Uid};
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// Counts bytes that are written, and can be told to fail or to be slow.
@@ -12,6 +13,43 @@ pub(crate) struct Counting {
     pub(crate) bytes: Arc<AtomicU64>,
     pub(crate) slow: Option<Duration>,
     pub(crate) crowd: Arc<Crowd>,
+    pub(crate) disk: Arc<Disk>,
+}
+
+/// What was done to all files, and what of them a machine that dies would find.
+#[derive(Default)]
+pub(crate) struct Disk {
+    pub(crate) writes: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    lasting: Mutex<HashMap<Vec<Name>, Vec<u8>>>,
+    /// Writes wait at a gate that is closed.
+    is_closed: Mutex<bool>,
+    opened: Condvar,
+    pub(crate) waiting: AtomicU64,
+}
+
+impl Disk {
+    /// What was synced of a file.
+    pub(crate) fn lasting(&self, path: Path<'_>) -> Vec<u8> {
+        self.lasting.lock().unwrap().get(path).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn close(&self) {
+        *self.is_closed.lock().unwrap() = true;
+    }
+
+    pub(crate) fn open(&self) {
+        *self.is_closed.lock().unwrap() = false;
+        self.opened.notify_all();
+    }
+
+    fn pass(&self) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        let closed = self.is_closed.lock().unwrap();
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        drop(self.opened.wait_while(closed, |closed| *closed).unwrap());
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// How many write at the same time.
@@ -23,14 +61,21 @@ pub(crate) struct Crowd {
 
 impl Counting {
     pub(crate) fn new(inner: &Memory) -> Counting {
-        Counting { inner: inner.clone(), bytes: Arc::default(), slow: None, crowd: Arc::default() }
+        Counting {
+            inner: inner.clone(),
+            bytes: Arc::default(),
+            slow: None,
+            crowd: Arc::default(),
+            disk: Arc::default(),
+        }
     }
 }
 
 impl Counting {
-    fn counted(&self, inner: Box<dyn Object>) -> Box<dyn Object> {
-        let (bytes, crowd) = (self.bytes.clone(), self.crowd.clone());
-        Box::new(CountingObject { inner, bytes, slow: self.slow, crowd })
+    fn counted(&self, path: Path<'_>, inner: Box<dyn Object>) -> Box<dyn Object> {
+        let (bytes, crowd, disk) = (self.bytes.clone(), self.crowd.clone(), self.disk.clone());
+        let (path, memory) = (path.to_vec(), self.inner.clone());
+        Box::new(CountingObject { inner, bytes, slow: self.slow, crowd, disk, path, memory })
     }
 }
 
@@ -39,6 +84,9 @@ struct CountingObject {
     bytes: Arc<AtomicU64>,
     slow: Option<Duration>,
     crowd: Arc<Crowd>,
+    disk: Arc<Disk>,
+    path: Vec<Name>,
+    memory: Memory,
 }
 
 impl Object for CountingObject {
@@ -55,6 +103,7 @@ impl Object for CountingObject {
         self.bytes.fetch_add(len as u64, Ordering::Relaxed);
         let now = self.crowd.now.fetch_add(1, Ordering::Relaxed) + 1;
         self.crowd.most.fetch_max(now, Ordering::Relaxed);
+        self.disk.pass();
         if let Some(slow) = self.slow {
             std::thread::sleep(slow);
         }
@@ -64,6 +113,10 @@ impl Object for CountingObject {
     }
 
     fn sync(&self) -> Result<()> {
+        self.disk.syncs.fetch_add(1, Ordering::Relaxed);
+        if let Some(bytes) = self.memory.bytes(&self.path) {
+            self.disk.lasting.lock().unwrap().insert(self.path.clone(), bytes);
+        }
         self.inner.sync()
     }
 }
@@ -82,7 +135,7 @@ impl Backend for Counting {
     }
 
     fn open(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
-        self.inner.open(file)
+        Ok(self.counted(file, self.inner.open(file)?))
     }
 
     fn targets(&self) -> Vec<String> {
@@ -94,11 +147,11 @@ impl Backend for Counting {
     }
 
     fn create(&self, file: Path<'_>, creation: &Creation) -> Result<Box<dyn Object>> {
-        Ok(self.counted(self.inner.create(file, creation)?))
+        Ok(self.counted(file, self.inner.create(file, creation)?))
     }
 
     fn open_to_write(&self, file: Path<'_>) -> Result<Box<dyn Object>> {
-        Ok(self.counted(self.inner.open_to_write(file)?))
+        Ok(self.counted(file, self.inner.open_to_write(file)?))
     }
 
     fn symlink(&self, path: Path<'_>, target: &[u8]) -> Result<()> {

@@ -164,6 +164,38 @@ fn no_more_servers_write_to_a_target_than_may() {
 }
 
 #[test]
+fn no_more_write_to_a_target_than_may_when_some_write_past_the_buffers() {
+    for alpha in [1, 2] {
+        let mut counting = Counting::new(&Memory::default());
+        counting.slow = Some(Duration::from_millis(5));
+        let crowd = counting.crowd.clone();
+        let backend: Arc<dyn Backend> = Arc::new(counting);
+        let fleet = fleet(&backend, Draining { alpha: Alpha::Fixed(alpha), ..Draining::default() });
+        let mut control = fleet.control(0);
+        let (old, new) = (control.create(ROOT, "old", 0o644), control.create(ROOT, "new", 0o644));
+        write(&fleet, old, 0, &pattern(1, 3_000_000));
+        for server in 0..3 {
+            fleet.control(server).call(Request::SetRoute { mode: "direct".into() }).unwrap();
+        }
+        report(&mut control, DrainCall::Begin { file: None, order: None, last: false });
+        let direct = || (0..3).map(|index| fleet.status(index).route.unwrap().direct).sum::<u64>();
+        // Who gets no place for a while buffers.
+        let mut number = 0;
+        until("nothing goes past the buffers", || {
+            write(&fleet, new, number * STRIPE, &pattern(number, STRIPE as usize));
+            number += 1;
+            number >= 24 && direct() > 0
+        });
+        clean(&drain(&mut control, None));
+        let most = crowd.most.load(Ordering::Relaxed);
+        assert!(most > 0 && most <= u64::from(alpha), "{most} of at most {alpha}");
+        assert!(read(&fleet, old, 3_000_000) == pattern(1, 3_000_000));
+        let all: Vec<u8> = (0..number).flat_map(|number| pattern(number, STRIPE as usize)).collect();
+        assert!(read(&fleet, new, all.len() as u64) == all);
+    }
+}
+
+#[test]
 fn the_order_is_set_on_all_servers_or_on_none() {
     let memory = Memory::default();
     let backend: Arc<dyn Backend> = Arc::new(memory.clone());

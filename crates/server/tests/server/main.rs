@@ -9,6 +9,7 @@ mod half;
 mod hostile;
 mod meeting;
 mod near;
+mod past;
 mod people;
 mod queue;
 mod races;

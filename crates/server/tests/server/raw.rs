@@ -312,9 +312,8 @@ pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, Error>, kind: ErrorK
     }
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ from place to place, and with the seed.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64)
-        .map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed * 77) >> 32) as u8)
-        .collect()
+    let start = seed.wrapping_mul(0xd1b5_4a32_d192_ed03);
+    (0..len as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(start) >> 32) as u8).collect()
 }

@@ -47,6 +47,11 @@ impl Behind {
         self.stretches.iter().map(|one| Extent { span: one.span, stamp: one.stamp, source: Source::Behind })
     }
 
+    /// How many stretches there are.
+    pub(super) fn ranges(&self) -> usize {
+        self.stretches.len()
+    }
+
     /// These bytes are not behind any more.
     pub(super) fn cut(&mut self, span: Span) {
         let from = self.stretches.partition_point(|stretch| stretch.span.end <= span.start);

@@ -157,17 +157,6 @@ impl Index {
         holes
     }
 
-    /// What of a span is in no region, in order.
-    pub(super) fn free_of_data(&self, span: Span) -> impl Iterator<Item = Span> + use<> {
-        let (mut free, mut at) = (Vec::new(), span.start);
-        for extent in self.pieces(span).filter(|extent| matches!(extent.source, Source::Data(_))) {
-            free.push(Span::new(at, extent.span.start));
-            at = extent.span.end;
-        }
-        free.push(Span::new(at, span.end));
-        free.into_iter().filter(|span| !span.is_empty())
-    }
-
     /// A span and what is behind right before and after it, so that neighbours become one.
     pub(super) fn with_behind(&self, span: Span) -> Span {
         let behind = |extent: &&Extent| extent.source == Source::Behind;

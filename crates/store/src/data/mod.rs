@@ -29,6 +29,7 @@ mod region;
 mod rings;
 mod space;
 mod table;
+mod toll;
 mod tomb;
 
 pub use crash::{AtFlush, CrashDisk, Faults};
@@ -65,6 +66,7 @@ use space::{Space, State};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use table::Table;
+use toll::Toll;
 use tomb::Tombs;
 
 /// The largest file: offsets are signed on most interfaces.
@@ -184,6 +186,8 @@ pub struct Data {
     tombs: Mutex<Tombs>,
     reclaiming: Mutex<()>,
     damage: Damage,
+    /// What changes of the index cost that writes make.
+    toll: Toll,
     before: Box<dyn Before>,
     rings: Rings,
 }
@@ -482,6 +486,12 @@ impl Data {
         let pieces = |number| self.region(RegionId(number)).pieces().max(0) as u64;
         let pieces: u64 = (0..self.geometry.regions).map(pieces).sum();
         (pieces, pieces * index::EXTENT_BYTES)
+    }
+
+    /// Nanoseconds that went into putting into the index what was written, as far as that can be told.
+    #[must_use]
+    pub fn index_time(&self) -> u64 {
+        self.toll.nanos()
     }
 
     /// Regions by state.

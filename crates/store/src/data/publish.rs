@@ -110,7 +110,7 @@ impl Data {
             let (job, uid) = (record.job, record.uid);
             let bytes = Bytes { region: region.id, slot: *slot, record: *ticket, from: 0, job, uid };
             let extent = Extent { span: record.span, stamp: record.stamp, source: Source::Data(bytes) };
-            file.index.apply(extent, &mut |delta| dead |= self.adjust(delta));
+            self.toll.around(|| file.index.apply(extent, &mut |delta| dead |= self.adjust(delta)));
             dead |= region.add_live(-i64::from(record.len()), 0) == 0;
         }
         dead

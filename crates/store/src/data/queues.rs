@@ -1,9 +1,12 @@
 //! The files of queues in which clients of this machine ask: beside the rings, and gone with the process.
 
 use super::{Data, Disk};
+use crate::files::failed;
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_shm::{BELL_BYTES, QUEUE_BYTES};
-use std::fs::File;
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 /// Most queues of a store.
@@ -53,6 +56,14 @@ impl Data {
         let path = self.disk.path(name).ok_or_else(|| {
             Error::new(ErrorKind::Unsupported, "other processes cannot see the files of this store")
         })?;
-        Ok((self.disk.create(name, len)?, path))
+        self.disk.remove(name)?;
+        // Nobody looks for it after the end of this process: it need not be durable, but every page must be there.
+        let make = || {
+            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+            fallocate(&file, FallocateFlags::empty(), 0, len)?;
+            Ok(file)
+        };
+        let file = make().map_err(|error| failed("make", &path, &error))?;
+        Ok((file, path))
     }
 }

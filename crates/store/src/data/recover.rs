@@ -10,6 +10,7 @@ use super::region::{Geometry, Opened, Region};
 use super::rings::Rings;
 use super::space::{Space, UNUSABLE};
 use super::table::Table;
+use super::toll::Toll;
 use super::tomb::Tombs;
 use super::{Before, Data, MAX_FILE, lock};
 use crate::meta::{Batch, Kv};
@@ -104,6 +105,7 @@ impl Data {
             tombs: Mutex::new(tombs),
             reclaiming: Mutex::new(()),
             damage: Damage::default(),
+            toll: Toll::default(),
             before,
             rings: Rings::default(),
         };

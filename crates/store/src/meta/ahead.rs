@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! record   checksum (4, CRC32C of all that follows), length (4), number (8), life (8), batch in postcard
-//! key `a`  life (8), number of the last record that is in the tree (8), big-endian
+//! key KEY  life (8), number of the last record that is in the tree (8), big-endian
 //! ```
 //!
 //! **Invariant**: what is taken over follows, number by number, what the tree has: after the death of the machine, which
@@ -26,8 +26,8 @@ const SIZE: usize = 512 << 10;
 /// A batch that is larger goes into the tree at once.
 const LARGEST: usize = SIZE / 8;
 const HEAD: usize = 24;
-/// What the tree has of the log.
-pub(super) const KEY: &[u8] = b"a";
+/// What the tree has of the log. Nobody else has such a key, and nobody sees it in a scan.
+pub(super) const KEY: &[u8] = b"\0ahead";
 const NAME: &str = "ahead.log";
 
 /// Where the tree stands.

@@ -22,7 +22,7 @@
 //! | `w` stamp | a change behind that was begun | server |
 //! | `f` | there if the first server has all names | store |
 //! | `v` | incarnation | store |
-//! | `a` | how much of the log ahead is in the tree | here |
+//! | NUL, `ahead` | how much of the log ahead is in the tree | here |
 
 mod ahead;
 mod archives;

@@ -319,6 +319,7 @@ fn status() -> Status {
             direct: 6,
             waits: 7,
             waited: 8,
+            waiting: vec![("7".into(), 2)],
             decided: 9,
             indexed: 12,
             extents: 10,
