@@ -130,6 +130,8 @@ pub(crate) enum Style {
 }
 
 pub(crate) const STYLES: [Style; 3] = [Style::Blocking, Style::Async(1), Style::Async(4)];
+/// How many small requests are under way where it is about their number.
+pub(crate) const MANY: Style = Style::Async(32);
 
 /// Who does the work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::board::{Board, timed};
 use crate::near::{BYTE, Near};
-use crate::plan::{Party, STYLES, Size, Socket, Style, Work};
+use crate::plan::{MANY, MIB, Party, STYLES, Size, Socket, Style, Work};
 use forebay_client::{Client, File, OpenOptions, blocking};
 use forebay_model::Result;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ const PATH: &str = "/bench";
 
 /// Writes a fresh file and reads it back, in every style.
 pub(crate) fn run(near: &Near, socket: Socket, size: Size, board: &mut Board) -> Outcome {
-    for style in STYLES {
+    let many = (size.chunk < MIB).then_some(MANY);
+    for style in STYLES.into_iter().chain(many) {
         let party = Party::Forebay(socket, style);
         match style {
             Style::Blocking => in_thread(near, party, socket, size, board)?,

@@ -67,6 +67,11 @@ impl Pool {
         self.slots.acquire().await.expect("the semaphore is never closed")
     }
 
+    /// Whether a connection is there for whoever needs one.
+    pub(crate) fn has_idle(&self) -> bool {
+        !self.idle().is_empty()
+    }
+
     /// Notes that a connection was given up.
     pub(crate) fn forsake(&self, number: u64) {
         let mut forsaken = self.lock_forsaken();

@@ -15,6 +15,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Most slabs that are worth having at once: one that is filled, and two ahead.
+pub(crate) const SLABS: usize = 3;
 /// Most rings that wait for their next file.
 const MOST_IDLE: usize = 64;
 /// Most regions that stay mapped although nothing is granted there.
@@ -56,7 +58,6 @@ struct Slab {
     end: u32,
     records: u32,
     epoch: u64,
-    len: u32,
 }
 
 impl Slab {
@@ -216,7 +217,6 @@ impl Lane {
             end: grant.start + grant.len,
             records: grant.records,
             epoch: grant.epoch,
-            len: grant.len,
         });
     }
 
@@ -271,12 +271,10 @@ impl Lane {
             }
         }
         drop(filling);
-        if self.writer.room() < RING_RECORDS / 2 {
+        if self.writer.room() < RING_RECORDS / 4 {
             self.bell.ring();
         }
-        let left: u64 = self.slabs.iter().map(|slab| u64::from(slab.room())).sum();
-        let newest = self.slabs.back().map_or(0, |slab| u64::from(slab.len));
-        Wrote::All { ahead: left <= newest }
+        Wrote::All { ahead: self.slabs.len() < SLABS }
     }
 }
 

@@ -5,7 +5,7 @@
 //! others ask: for a ring, for a slab, and if that comes to nothing they go by the socket, which is always right: the
 //! server hears the ring before it does anything else to the file.
 
-use crate::lane::{Lane, Wrote, monotonic};
+use crate::lane::{Lane, SLABS, Wrote, monotonic};
 use crate::leased::Leased;
 use crate::session::{Session, Who};
 use forebay_model::{ErrorKind, Result};
@@ -23,8 +23,6 @@ const ONE_WRITE: u64 = WORTH_BYTES / WORTH_WRITES;
 const SPINS: u32 = 500;
 /// How often a write asks for more before it goes by the socket.
 const TRIES: u32 = 12;
-/// Most slabs that are worth having at once.
-const SLABS: usize = 3;
 /// Between two looks at a ring that is full or in use.
 const PAUSE: Duration = Duration::from_micros(100);
 
@@ -133,7 +131,8 @@ impl Memory {
             return false;
         }
         let seen = self.seen.fetch_add(data.len() as u64 + ONE_WRITE, Ordering::Relaxed);
-        if seen + (data.len() as u64) < WORTH_BYTES {
+        // Where it would have to make a connection first, asking for a ring takes no longer.
+        if seen + (data.len() as u64) < WORTH_BYTES && session.pool.has_idle() {
             return false;
         }
         if session.pool.is_in_doubt() && session.line().await.is_err() {

@@ -6,7 +6,7 @@ use forebay_client::blocking::{Client, File};
 use forebay_model::Bytes;
 use forebay_proof::{By, Host, Plan, Seeded, pattern, rounds};
 use forebay_server::Medium;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -14,6 +14,7 @@ use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 const WRITER: &str = env!("CARGO_BIN_EXE_forebay-proof-writer");
+const TURNS: &str = env!("CARGO_BIN_EXE_forebay-proof-turns");
 
 fn host() -> Host {
     Host::new(PROGRAM, Plan::new(Medium::Memory, Bytes::mib(96), Bytes::mib(2)))
@@ -67,6 +68,81 @@ fn random_overwrites_in_turn_leave_the_last() {
         let mut seen = vec![1; model.len() + 1];
         let len = files[who].pread(0, &mut seen).unwrap();
         assert!(seen[..len] == model[..], "round {round}: {len} bytes of {}", model.len());
+    }
+    assert!(!host.log().contains("passed over"), "{}", host.log());
+}
+
+/// A process that does as it is told.
+struct Obedient {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Obedient {
+    fn start(address: &str, host: &Host, path: &str) -> Obedient {
+        let mut command = Command::new(TURNS);
+        command.arg(address).arg(host.key()).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Obedient { child, lines }
+    }
+
+    /// Has something done, and waits until it has returned.
+    fn tell(&mut self, order: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
+        let said = self.lines.next().transpose().unwrap();
+        assert_eq!(said.as_deref(), Some("done"), "{order}: {:?}", self.child.try_wait());
+    }
+}
+
+impl Drop for Obedient {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The same with processes: each of them begins when the one before has returned, and all write to the same few bytes.
+#[test]
+fn random_overwrites_by_processes_in_turn_leave_the_last() {
+    const LEN: u64 = 20_000;
+    let (seeded, host) = (Seeded::new(), host());
+    let mut dice = seeded.dice(4);
+    let (unix, tcp) = (format!("unix:{}", host.socket().display()), format!("tcp:{}", host.tcp()));
+    let mut crew: Vec<Obedient> =
+        [&unix, &unix, &tcp].map(|address| Obedient::start(address, &host, "/turns")).into();
+    crew.iter_mut().for_each(|one| (0..5).for_each(|_| one.tell(&format!("write 0 {LEN} 1"))));
+    assert_eq!(rings(&host), 2, "two of them write by rings");
+    let reader = host.client(By::Unix).open("/turns", OpenOptions::READ).unwrap();
+    let mut model = pattern(1, LEN as usize);
+    for round in rounds(1500) {
+        // Ring after ring, ring after TCP, ring after a cut, and the other way round.
+        for _ in 0..2 {
+            let who = dice.index(crew.len());
+            let (at, len, seed) = (dice.below(LEN), 1 + dice.below(5000), dice.next());
+            match dice.below(10) {
+                0 => {
+                    crew[who].tell(&format!("truncate {at}"));
+                    model.resize(at as usize, 0);
+                }
+                1 => {
+                    crew[who].tell(&format!("append {len} {seed}"));
+                    model.extend_from_slice(&pattern(seed, len as usize));
+                }
+                _ => {
+                    crew[who].tell(&format!("write {at} {len} {seed}"));
+                    model.resize(model.len().max((at + len) as usize), 0);
+                    model[at as usize..(at + len) as usize].copy_from_slice(&pattern(seed, len as usize));
+                }
+            }
+        }
+        let mut seen = vec![1; model.len() + 1];
+        let len = reader.pread(0, &mut seen).unwrap();
+        assert!(seen[..len] == model[..], "round {round}: {len} bytes of {}", model.len());
+        if model.len() > 4 * LEN as usize {
+            crew[0].tell(&format!("truncate {LEN}"));
+            model.truncate(LEN as usize);
+        }
     }
     assert!(!host.log().contains("passed over"), "{}", host.log());
 }

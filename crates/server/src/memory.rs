@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long rings fill before they are heard again, while something happens in them.
-const TICK: Duration = Duration::from_micros(500);
+const TICK: Duration = Duration::from_micros(300);
 /// How long nobody looks, while nothing happens; who has much to say rings.
 const NAP: Duration = Duration::from_millis(20);
 /// How often it is looked after clients that are gone.
@@ -40,37 +40,60 @@ pub(crate) async fn serve(
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     service.demand_joined()?;
-    let counting = service;
-    let (service, caller, job_id) = (service.clone(), caller.clone(), job.id());
-    let (price, bytes) = match *request {
-        Request::Slab { ring, least, .. } => {
-            let len = service.store.data().next_slab(RingId(ring), least);
-            (service.turns.price(len), len)
-        }
-        _ => (service.turns.price(0), 0),
-    };
-    let entry = job.enter(price, service.store.data().now())?;
-    let mut turn = job.wait(entry).await?;
-    let request = request.clone();
-    // It may have to flush, and to wait for space.
+    if let Request::Slab { ring, keep, least } = *request {
+        let granted = grant(service, job, caller, Asked { ring: RingId(ring), keep, least }).await;
+        return granted.map(|slab| Reply::Slab(Box::new(slab)));
+    }
+    let entry = job.enter(service.turns.price(0), service.store.data().now())?;
+    let _turn = job.wait(entry).await?;
+    let (service, caller, job, request) = (service.clone(), caller.clone(), job.id(), request.clone());
+    // It may have to flush.
     let done = tokio::task::spawn_blocking(move || match request {
         Request::Ring { token, own, write } => {
-            let wanted = Wanted { own: own.map(RingId), write, job: job_id };
-            ring(&service, &caller, &token, wanted)
+            ring(&service, &caller, &token, Wanted { own: own.map(RingId), write, job })
         }
         Request::Map { token, ring, from } => map(&service, &caller, &token, RingId(ring), from),
-        Request::Slab { ring, keep, .. } => slab(&service, &caller, RingId(ring), keep, bytes),
         other => Err(Error::new(ErrorKind::Protocol, format!("{other:?} is not about shared memory"))),
     });
-    let answer = done.await.unwrap_or_else(|_| Err(ErrorKind::Io.into()));
-    let granted = match &answer {
-        Ok(Reply::Slab(slab)) => slab.len,
-        _ => 0,
+    done.await.unwrap_or_else(|_| Err(ErrorKind::Io.into()))
+}
+
+/// Who wants space, and how much at least.
+#[derive(Clone, Copy)]
+struct Asked {
+    ring: RingId,
+    keep: u32,
+    least: u32,
+}
+
+/// Grants a slab in a turn of its job, at the price of its bytes.
+async fn grant(service: &Arc<Service>, job: &Membership, caller: &Caller, asked: Asked) -> Result<SlabGrant> {
+    let Asked { ring, keep, least } = asked;
+    let len = service.store.data().next_slab(ring, least);
+    let entry = job.enter(service.turns.price(len), service.store.data().now())?;
+    let mut turn = job.wait(entry).await?;
+    let (waiting, uid) = (service.clone(), caller.who.uid);
+    let granted = match service.store.data().try_grant_slab(uid, ring, keep, len).transpose() {
+        Some(granted) => granted,
+        // It may have to flush, and to wait for space.
+        None => tokio::task::spawn_blocking(move || waiting.store.data().grant_slab(uid, ring, keep, len))
+            .await
+            .unwrap_or_else(|_| Err(ErrorKind::Io.into())),
     };
-    turn.spare(u64::from(bytes - granted.min(bytes)));
-    job.wrote(u64::from(granted));
-    counting.ways.came(counting.store.data().now(), u64::from(granted));
-    answer
+    let bytes = granted.as_ref().map_or(0, |offer| offer.len);
+    turn.spare(u64::from(len - bytes.min(len)));
+    job.wrote(u64::from(bytes));
+    service.ways.came(service.store.data().now(), u64::from(bytes));
+    let offer = granted?;
+    Ok(SlabGrant {
+        slab: offer.slab,
+        path: self::bytes(offer.path),
+        size: offer.size,
+        start: offer.start,
+        len: offer.len,
+        records: offer.records,
+        epoch: offer.epoch,
+    })
 }
 
 /// What a ring is wanted for.
@@ -111,19 +134,6 @@ fn ring(service: &Service, caller: &Caller, token: &Token, wanted: Wanted) -> An
     })))
 }
 
-fn slab(service: &Service, caller: &Caller, ring: RingId, keep: u32, len: u32) -> Answer {
-    let offer = service.store.data().grant_slab(caller.who.uid, ring, keep, len)?;
-    Ok(Reply::Slab(Box::new(SlabGrant {
-        slab: offer.slab,
-        path: bytes(offer.path),
-        size: offer.size,
-        start: offer.start,
-        len: offer.len,
-        records: offer.records,
-        epoch: offer.epoch,
-    })))
-}
-
 fn map(service: &Service, caller: &Caller, token: &Token, ring: RingId, from: u64) -> Answer {
     let _hold = claim(service, caller, token, Access::READ)?;
     let offer = service.store.data().lease(token.uid, token.file, ring, from)?;
@@ -156,10 +166,11 @@ fn bytes(path: PathBuf) -> Vec<u8> {
 /// Hears rings for as long as the server lives: soon while something happens, else when somebody rings.
 pub(crate) fn attend(service: &Service) {
     let (stopping, data) = (service.stopping(), service.store.data());
+    let others = std::thread::available_parallelism().map_or(0, |processors| processors.get() - 1);
     let mut tended = Instant::now();
     while !*stopping.borrow() {
-        match data.attend() {
-            Ok(true) => std::thread::sleep(TICK),
+        match data.attend(others) {
+            Ok(true) => data.doze(TICK),
             Ok(false) => data.doze(NAP),
             Err(error) => {
                 tracing::error!(%error, "what clients wrote could not be taken: it stays in their rings");

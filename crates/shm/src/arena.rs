@@ -266,6 +266,12 @@ impl Ticket {
         self.len == 0
     }
 
+    /// Whether another ticket's bytes are the first of these.
+    #[must_use]
+    pub fn begins_with(self, first: Ticket) -> bool {
+        first.len <= self.len && self.part(0..first.len) == first
+    }
+
     /// Whether another ticket's bytes begin where these end.
     #[must_use]
     pub fn is_followed_by(self, next: Ticket) -> bool {

@@ -19,6 +19,7 @@
 mod arena;
 mod bell;
 mod map;
+mod past;
 mod queue;
 mod ring;
 mod slots;

@@ -1,6 +1,7 @@
 //! Another process's memory, for bytes that were granted there.
 
 use crate::map::Map;
+use crate::past;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -38,7 +39,7 @@ impl Window {
         let to = self.map.at(position as usize, bytes.len());
         // SAFETY: `at` checked the range; `bytes` is memory of this process that no mapping of a region overlaps, and
         // nobody in this process has a reference into the mapping.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+        unsafe { past::copy(bytes, to) }
     }
 }
 

@@ -72,7 +72,7 @@ fn one_step(
         29 => {
             world.data().tend_rings(Duration::ZERO).unwrap();
         }
-        30..32 => drop(world.data().attend().unwrap()),
+        30..32 => drop(world.data().attend(1).unwrap()),
         32 => {
             world.data().sync(file).unwrap();
             world.data().settle(file).unwrap();
@@ -134,7 +134,7 @@ fn random_rings_and_requests_on_a_store_that_dies_equal_a_model() {
         for file in files {
             world.data().delete(file, Batch::default()).unwrap();
         }
-        world.data().attend().unwrap();
+        world.data().attend(1).unwrap();
         assert_eq!(world.data().usage().live, 0, "round {round}");
     }
 }
@@ -195,6 +195,41 @@ fn what_a_client_may_not_say_is_passed_over_and_the_next_is_heard() {
     drop(client);
     assert_eq!(world.data().tend_rings(Duration::MAX).unwrap().0, 1);
     assert_eq!(world.ring_files(), 0);
+}
+
+#[test]
+fn writers_that_need_all_processors_are_heard_when_they_pause_or_have_said_much() {
+    let files = [FileId(100), FileId(101)];
+    let world = World::new();
+    let mut clients = files.map(|file| Client::new(&world, file));
+    let said = |clients: &[Client; 2]| {
+        clients.each_ref().map(|client| forebay_shm::RING_RECORDS - client.writer.room())
+    };
+    let write = |clients: &mut [Client; 2], byte: u8| {
+        clients.iter_mut().for_each(|client| assert!(client.write(&world, 0, &[byte; 10])));
+    };
+    write(&mut clients, 1);
+    assert!(world.data().attend(1).unwrap(), "something waits");
+    assert_eq!(said(&clients), [1, 1], "two write, and there is one processor beside this");
+    write(&mut clients, 2);
+    assert!(world.data().attend(2).unwrap());
+    assert_eq!(said(&clients), [0, 0], "there is one for each");
+    write(&mut clients, 3);
+    assert!(world.data().attend(1).unwrap());
+    std::thread::sleep(Duration::from_millis(5));
+    assert!(world.data().attend(1).unwrap());
+    assert_eq!(said(&clients), [0, 0], "they have paused");
+    for _ in 0..160 {
+        assert!(clients[0].write(&world, 0, &[4; 1]));
+    }
+    write(&mut clients, 5);
+    assert!(world.data().attend(1).unwrap());
+    assert_eq!(said(&clients), [0, 0], "one has filled many slabs, and the other is alone with a processor");
+    write(&mut clients, 6);
+    assert!(world.data().attend(0).unwrap());
+    for file in files {
+        assert_eq!(world.read(file), [6; 10], "whoever asks hears all of it");
+    }
 }
 
 #[test]
@@ -274,7 +309,7 @@ fn random_garbage_in_a_ring_harms_nobody_else() {
                 // Whatever its answer is.
                 0 => drop(world.data().grant_slab(OWNER, hostile.ring, dice.next() as u32, 5000)),
                 1 => drop(world.data().bind_ring(OWNER, JobId(2), spoilt, Some(hostile.ring), true)),
-                2 => drop(world.data().attend().unwrap()),
+                2 => drop(world.data().attend(1).unwrap()),
                 3 => drop(world.data().tend_rings(Duration::ZERO).unwrap()),
                 4 => {
                     world.stop();

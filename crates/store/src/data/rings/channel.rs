@@ -1,18 +1,24 @@
 //! One ring: what its client was granted, and what of its records is believed.
 
 use super::RingId;
-use super::note::{Header, Note, SlabNote};
+use super::note::{Header, MOST_SLABS, Note, SlabNote};
+use super::sums::Sums;
 use crate::data::region::Region;
 use crate::data::{MAX_FILE, lock};
 use forebay_model::{FileId, JobId, Span, Uid};
-use forebay_shm::{Commit, Found, Slab, Taker, Ticket};
+use forebay_shm::{Commit, Found, RING_RECORDS, Slab, Taker, Ticket};
 use std::fs::File;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most bytes that neighbours in a ring become one record of.
 const RUN: u64 = 16 << 20;
+/// What waits in a ring that is being written is heard when it is so much, at the latest.
+const MANY_RECORDS: u64 = RING_RECORDS / 4;
+const MANY_SLABS: usize = MOST_SLABS as usize * 2 / 3;
+/// A client that has published nothing for so long is not in the middle of something.
+const STILL: Duration = Duration::from_millis(2);
 
 /// A ring.
 pub(super) struct Channel {
@@ -46,8 +52,23 @@ pub(super) struct State {
     /// Whether its client has been heard of since it was given the ring, so that its lock says something.
     pub(super) confirmed: bool,
     pub(super) idle_since: Instant,
+    /// How far the ring was written when it was last looked at, and when that was seen first.
+    pub(super) seen: (u64, Instant),
+    /// Checksums of what waits, as far as they are made.
+    pub(super) sums: Sums,
     /// Records that were not believed.
     pub(super) refused: u64,
+}
+
+/// What is in a ring, at a glance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Glance {
+    /// Nothing that waits.
+    Empty,
+    /// Something in a ring that is being written, and has room for more.
+    Moving(FileId),
+    /// Something that nobody adds to just now, or that leaves little room: it is to be heard.
+    Waiting(FileId),
 }
 
 /// A slab that its client may fill.
@@ -111,6 +132,26 @@ impl Channel {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// Looks whether something waits.
+    pub(super) fn glance(&self) -> Glance {
+        let mut state = self.lock();
+        let taken = state.note.taken();
+        let (Some(file), Some(waiting)) = (state.bound, self.taker.waiting(taken)) else {
+            return Glance::Empty;
+        };
+        let moved = state.seen.0 != taken + waiting;
+        if moved {
+            state.seen = (taken + waiting, Instant::now());
+        }
+        let still = !moved && state.seen.1.elapsed() > STILL;
+        let scarce = state.slabs.len() > MANY_SLABS;
+        match waiting {
+            0 => Glance::Empty,
+            1..=MANY_RECORDS if !still && !scarce => Glance::Moving(file),
+            _ => Glance::Waiting(file),
+        }
     }
 
     /// The writes that wait in the ring, and the number of records they are in. Whatever is not as it should be is
@@ -181,6 +222,8 @@ impl State {
             last_stamp: 0,
             confirmed: false,
             idle_since: Instant::now(),
+            seen: (0, Instant::now()),
+            sums: Sums::default(),
             refused: 0,
         }
     }

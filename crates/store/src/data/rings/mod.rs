@@ -12,6 +12,7 @@ mod channel;
 mod lease;
 mod note;
 mod slabs;
+mod sums;
 #[cfg(test)]
 mod tests;
 
@@ -25,11 +26,11 @@ use super::file::{File, SizeRecord};
 use super::publish::{Put, Space, Write};
 use super::{Data, lock};
 use crate::superblock::boot_id;
-use channel::{Channel, Heard, State};
+use channel::{Channel, Glance, Heard, State};
 use crc32c::crc32c;
 use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Span, Stamp, Uid};
 use forebay_shm::{BELL_BYTES, Bell, RING_BYTES, Taker};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -192,6 +193,7 @@ impl Data {
             let taken = state.note.taken() + records;
             state.note.set_taken(taken);
             channels[number].taker.take(taken);
+            state.sums.clear();
             state.idle_since = Instant::now();
             // A client fills its slabs in order: those before the last that it used are done with.
             let used = state.slabs.iter().rev().find(|granted| granted.filled > granted.note.start);
@@ -212,10 +214,9 @@ impl Data {
         heard: Vec<(usize, Heard)>,
         states: &[(usize, std::sync::MutexGuard<'_, State>, u64)],
     ) {
-        let owner = |number: usize| {
+        let state_of = |number: usize| {
             let state = states.iter().find(|(other, ..)| *other == number).map(|(_, state, _)| state);
-            let state = state.expect("what was heard was heard from somebody");
-            (state.uid, state.job)
+            state.expect("what was heard was heard from somebody")
         };
         let mut rest = heard.into_iter().peekable();
         while let Some((number, mut write)) = rest.next() {
@@ -232,10 +233,12 @@ impl Data {
             }) {
                 write.join(&next);
             }
-            let ((uid, job), len) = (owner(number), write.len);
+            let (state, len) = (state_of(number), write.len);
+            let (uid, job) = (state.uid, state.job);
             let puts = write.parts.into_iter().map(|part| {
                 // A view cannot fail: the slab holds the generation.
-                let crc = part.region.arena.view(part.ticket).map_or(0, |view| crc32c(view.as_ref()));
+                let made = || part.region.arena.view(part.ticket).map_or(0, |view| crc32c(view.as_ref()));
+                let crc = state.sums.of(part.ticket).unwrap_or_else(made);
                 let (region, slot, len) = (part.region, part.slot, part.ticket.len());
                 Put { region, slot, uid, len, crc, space: Space::Slab(part.ticket) }
             });
@@ -261,24 +264,29 @@ impl Data {
         files.into_iter().try_for_each(|file| self.listen(file))
     }
 
-    /// Hears the rings in which something waits; true if there was any.
-    pub fn attend(&self) -> Result<bool> {
-        let mut any = false;
-        for channel in self.rings.all() {
-            let file = {
-                let state = channel.lock();
-                let waits = channel.taker.waiting(state.note.taken()).is_some_and(|waiting| waiting > 0);
-                state.bound.filter(|_| waits)
-            };
-            if let Some(file) = file {
-                any = true;
-                self.listen(file)?;
+    /// Hears the rings in which something waits; true if there was any. Where more clients are writing than the
+    /// machine has other processors for, it would be their time that checksums take: what they write is heard when
+    /// they pause, or when there is much of it.
+    pub fn attend(&self, others: usize) -> Result<bool> {
+        let glances: Vec<(Arc<Channel>, Glance)> =
+            self.rings.all().into_iter().map(|channel| (channel.clone(), channel.glance())).collect();
+        let moving = glances.iter().filter(|(_, glance)| matches!(glance, Glance::Moving(_))).count();
+        let mut files = BTreeSet::new();
+        for (channel, glance) in &glances {
+            match *glance {
+                Glance::Moving(_) if moving > others => {}
+                Glance::Moving(file) | Glance::Waiting(file) => {
+                    channel.sum_up();
+                    files.insert(file);
+                }
+                Glance::Empty => {}
             }
         }
+        files.into_iter().try_for_each(|file| self.listen(file))?;
         if self.rings.dead.swap(false, Ordering::AcqRel) {
             self.reclaim_if(true);
         }
-        Ok(any)
+        Ok(glances.iter().any(|(_, glance)| *glance != Glance::Empty))
     }
 
     /// Sleeps until a client rings because its ring fills up, or for so long.

@@ -18,7 +18,7 @@ use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute};
 
 /// Most slabs that a ring has at once.
-pub(super) const MOST_SLABS: u32 = 4;
+pub(super) const MOST_SLABS: u32 = 56;
 const TAKEN: u32 = 2;
 const SLABS: u32 = 4;
 const COUNT: u32 = SLABS + MOST_SLABS;
@@ -116,7 +116,12 @@ impl Note {
     /// What an earlier life left; `None` if it died while it made the ring.
     pub(super) fn open(disk: &dyn Disk, id: RingId) -> Result<Option<(Note, Header)>> {
         let Some(file) = disk.open(&Note::name(id))? else { return Ok(None) };
-        let Ok(slots) = Slots::new(&file, COUNT) else { return Ok(None) };
+        // Notes of earlier versions have fewer slots.
+        let len = file.metadata().map_or(0, |facts| facts.len());
+        let Ok(slots) = Slots::new(&file, COUNT.min((len / SLOT as u64) as u32)) else { return Ok(None) };
+        if slots.count() < SLABS {
+            return Ok(None);
+        }
         let headers = [0, 1].map(|slot| header(slots.read(slot)));
         let Some((sequence, found)) = headers.into_iter().flatten().max_by_key(|(sequence, _)| *sequence)
         else {
@@ -162,7 +167,8 @@ impl Note {
 
     /// Notes a slab; false if there are as many as there can be.
     pub(super) fn add_slab(&self, slab: &SlabNote) -> bool {
-        let Some(free) = (SLABS..COUNT).find(|&slot| read_slab(self.slots.read(slot)).is_none()) else {
+        let mut places = SLABS..self.slots.count();
+        let Some(free) = places.find(|&slot| read_slab(self.slots.read(slot)).is_none()) else {
             return false;
         };
         let mut raw = RawSlab {
@@ -182,7 +188,7 @@ impl Note {
     }
 
     pub(super) fn remove_slab(&self, number: u32) {
-        for slot in SLABS..COUNT {
+        for slot in SLABS..self.slots.count() {
             if read_slab(self.slots.read(slot)).is_some_and(|slab| slab.number == number) {
                 self.slots.write(slot, &[0; SLOT]);
             }
@@ -192,7 +198,7 @@ impl Note {
     /// The slabs, oldest first.
     pub(super) fn slabs(&self) -> Vec<SlabNote> {
         let mut slabs: Vec<SlabNote> =
-            (SLABS..COUNT).filter_map(|slot| read_slab(self.slots.read(slot))).collect();
+            (SLABS..self.slots.count()).filter_map(|slot| read_slab(self.slots.read(slot))).collect();
         slabs.sort_by_key(|slab| slab.number);
         slabs
     }
@@ -269,12 +275,16 @@ mod tests {
             let (note, header) = Note::open(&disk, id).unwrap().unwrap();
             (header, note.taken(), note.slabs().iter().map(|slab| slab.number).collect::<Vec<_>>())
         };
-        assert_eq!(open(), (second, 42, vec![1, 2, 3]));
+        assert_eq!(open(), (second, 42, (1..MOST_SLABS).collect()));
         let spoil = |slot: u32| disk.flip(&Note::name(id), u64::from(slot) * SLOT as u64 + 9);
         // The second header went to slot 0, the second count to slot 3.
         for slot in [0, 3, SLABS + 1] {
             spoil(slot);
         }
+        assert_eq!(open(), (first, 41, (2..MOST_SLABS).collect()));
+        // One of an earlier version, with room for fewer slabs.
+        let file = disk.open(&Note::name(id)).unwrap().unwrap();
+        file.set_len(u64::from(SLABS + 4) * SLOT as u64).unwrap();
         assert_eq!(open(), (first, 41, vec![2, 3]));
         spoil(1);
         assert!(Note::open(&disk, id).unwrap().is_none());

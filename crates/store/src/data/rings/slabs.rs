@@ -4,13 +4,13 @@ use super::RingId;
 use super::channel::{Channel, Granted, State};
 use super::note::{MOST_SLABS, SlabNote};
 use crate::data::reclaim::Want;
-use crate::data::{Data, lock};
+use crate::data::{Data, Grant, lock};
 use forebay_model::{Error, ErrorKind, FileId, Result, Uid};
 use forebay_shm::Slab;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The first grant to a ring; each is twice the one before, up to a bound.
+/// The first grant to a ring; each is four times the one before, up to a bound.
 const FIRST_SLAB: u32 = 256 << 10;
 /// The largest, and the share of the capacity that one may be.
 const LARGEST_SLAB: u64 = 8 << 20;
@@ -63,10 +63,20 @@ impl Recall {
     }
 }
 
+/// Whether a ring gets nothing more before it was heard: it has as many slabs as it may, or its client has done with all.
+fn must_hear(state: &State, keep: u32) -> bool {
+    state.slabs.len() >= MOST_SLABS as usize || (keep == u32::MAX && !state.slabs.is_empty())
+}
+
+fn wanted(len: u32) -> Want {
+    Want { len, slots: (len / BYTES_PER_SLOT).max(1) }
+}
+
 impl Data {
     /// How much a ring is granted next: at least `least` where that is possible.
     pub fn next_slab(&self, ring: RingId, least: u32) -> u32 {
-        let usual = self.rings_state(ring, |state| FIRST_SLAB << state.grants.min(8)).unwrap_or(FIRST_SLAB);
+        let usual =
+            self.rings_state(ring, |state| FIRST_SLAB << (2 * state.grants).min(8)).unwrap_or(FIRST_SLAB);
         let capacity = u64::from(self.geometry.regions) * u64::from(self.geometry.size);
         let most = (capacity / SHARE).clamp(LEAST_SLAB, LARGEST_SLAB).min(u64::from(self.geometry.size));
         usual.max(least).min(most as u32)
@@ -81,6 +91,29 @@ impl Data {
     /// Grants a slab to a ring of a user, whose client has done with all slabs before `keep`. Waits for space as any
     /// reservation does.
     pub fn grant_slab(&self, uid: Uid, ring: RingId, keep: u32, len: u32) -> Result<SlabOffer> {
+        let granted =
+            self.grant_by(uid, ring, keep, |file| self.reserve_for(uid, file, wanted(len)).map(Some))?;
+        granted.ok_or_else(|| ErrorKind::NoSpace.into())
+    }
+
+    /// The same without waiting for anything; `None` says nothing about whether there is space.
+    pub fn try_grant_slab(&self, uid: Uid, ring: RingId, keep: u32, len: u32) -> Result<Option<SlabOffer>> {
+        if self.rings_state(ring, |state| must_hear(state, keep)) == Some(true) {
+            return Ok(None);
+        }
+        self.grant_by(uid, ring, keep, |file| {
+            let lane = lock(&self.space).lane(uid, file);
+            Ok(self.grant(lane, wanted(len)))
+        })
+    }
+
+    fn grant_by(
+        &self,
+        uid: Uid,
+        ring: RingId,
+        keep: u32,
+        reserve: impl FnOnce(FileId) -> Result<Option<Grant>>,
+    ) -> Result<Option<SlabOffer>> {
         let stale = || Error::new(ErrorKind::Stale, format!("ring {} is not there any more", ring.0));
         let channel = lock(&self.rings.table).channels.get(&ring).cloned().ok_or_else(stale)?;
         let file = {
@@ -89,11 +122,10 @@ impl Data {
             state.bound.filter(|_| state.uid == uid && state.writes).ok_or_else(stale)?
         };
         self.announce(&channel, file, keep)?;
-        let want = Want { len, slots: (len / BYTES_PER_SLOT).max(1) };
-        let grant = self.reserve_for(uid, file, want);
+        let grant = reserve(file);
         let mut state = channel.lock();
         state.granting -= 1;
-        let grant = grant?;
+        let Some(grant) = grant? else { return Ok(None) };
         let (region, slot, slots) = (grant.region, grant.slot, grant.slots);
         let note = SlabNote {
             number: state.next_slab,
@@ -122,7 +154,7 @@ impl Data {
         };
         let (filled, slots, slab) = (note.start, slot..slot + slots, Slab::new(grant.bytes));
         state.slabs.push(Granted { note, region, slab, slots, filled });
-        Ok(offer)
+        Ok(Some(offer))
     }
 
     /// Somebody is about to get space for a file, and has done with the slabs before `keep`: others cannot read it
@@ -130,7 +162,10 @@ impl Data {
     fn announce(&self, channel: &Channel, file: FileId, keep: u32) -> Result<()> {
         let locked = self.files.get(file, || self.load(file))?;
         let mut locked = lock(&locked);
-        self.hear(file, &mut locked)?;
+        // What it has written is heard when somebody needs it, or has time for it: here its client waits for space.
+        if must_hear(&channel.lock(), keep) {
+            self.hear(file, &mut locked)?;
+        }
         let mut state = channel.lock();
         if channel.taker.waiting(state.note.taken()).unwrap_or(0) == 0 {
             state.release(keep);
