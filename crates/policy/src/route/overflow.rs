@@ -10,8 +10,9 @@ use forebay_model::Bytes;
 
 /// What may be saved up.
 const SAVED: Tick = Tick::ms(1000);
-/// When nothing was measured for so long, and nothing may go, one write goes to be measured.
+/// When nothing was measured for so long, and nothing may go for long, one write goes to be measured.
 const LAPSE: Tick = Tick::ms(2000);
+const LONG: Tick = Tick::ms(10_000);
 
 /// What may go straight to the storage behind.
 #[derive(Clone, Default, Debug)]
@@ -47,7 +48,8 @@ impl Allowance {
             self.left -= len.0 as f64;
             return Route::Direct;
         }
-        if self.now.since(self.known) >= LAPSE {
+        let wait = ((len.0 as f64).min(most) - self.left) / self.bandwidth.unwrap_or(0.0);
+        if wait > LONG.secs() && self.now.since(self.known) >= LAPSE {
             self.known = self.now;
             return Route::Direct;
         }
