@@ -222,6 +222,19 @@ fn what_changed_behind_replaces_only_what_was_not_changed_here() {
     }
     let world = ["found 60", "cut 20"].into_iter().fold(world, step);
     assert!(world.data.is_as_behind(FILE).unwrap());
+    for cut in [
+        "write 0+100; release 0+100",
+        "write 0+100; cut 60; release 0+60",
+        "write 0+100; cut 60; restart; release 0+60; restart",
+    ] {
+        for size in [30, 60, 200] {
+            let world = cut.split("; ").fold(World::new(SMALL), step);
+            assert!(world.data.is_as_behind(FILE).unwrap(), "{cut}: what hides the rest is no change");
+            world.data.found_anew(FILE, size, Batch::default()).unwrap();
+            assert_eq!(plan(&world), format!("b{size}"), "{cut}");
+            assert_eq!(plan(&world.restart()), format!("b{size}"), "{cut}; restart");
+        }
+    }
 }
 
 /// The release is written down before anything is let go: whichever batches survive, the bytes are found.

@@ -152,7 +152,11 @@ impl Data {
             );
             return Err(Error::new(ErrorKind::Stale, text));
         }
-        let now = self.clock.next();
+        let (now, beyond) = (self.clock.next(), Span::from(size));
+        // What regions still hold of a file that was longer, and was drained, is not to come back.
+        let mut tombs = lock(&self.tombs);
+        let holders = self.holders(&mut state);
+        let tomb = tombs.plan(id, now, beyond, holders, &mut with)?;
         let behind = Behind::first(size, now);
         let after = File { size, touched: state.touched, behind, ..File::default() };
         let record = after.record(&Index::default(), self.incarnation, state.unsettled)?;
@@ -162,6 +166,10 @@ impl Data {
         state.index.forget(Span::from(0));
         let File { index, behind, .. } = &mut *state;
         behind.extents().for_each(|extent| index.apply(extent, &mut |_| {}));
+        if let Some(tomb) = tomb {
+            tombs.add(id, tomb);
+            index.apply(Extent { span: beyond, stamp: now, source: Source::Zero }, &mut |_| {});
+        }
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! What the store knows of one file's bytes.
 
 use super::behind::{Behind, Stretch};
-use super::index::{Extent, Index};
+use super::index::{Extent, Index, Source};
 use forebay_model::{Error, ErrorKind, FileId, Incarnation, RegionId, Result, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -104,8 +104,13 @@ impl File {
     /// Whether its bytes are those behind, all of them, and nothing else.
     pub(super) fn is_as_behind(&self) -> bool {
         let mut end = 0;
-        let follows = |extent: &Extent| std::mem::replace(&mut end, extent.span.end) == extent.span.start;
-        self.index.is_all_behind() && self.index.extents().all(follows) && end == self.size
+        let follows = |extent: &Extent| {
+            extent.source == Source::Behind
+                && std::mem::replace(&mut end, extent.span.end) == extent.span.start
+        };
+        // What hides records that were cut off lies beyond.
+        self.index.extents().take_while(|extent| extent.span.start < self.size).all(follows)
+            && end == self.size
     }
 
     pub(super) fn touch(&mut self, stamp: Stamp) {
