@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::OnceCell;
 
@@ -24,6 +25,8 @@ static START: Lock<()> = Lock::new(());
 
 /// Threads that serve the requests of all threads of the application.
 const WORKERS: usize = 2;
+/// Between two looks whether a server is there again.
+const GLANCE: Duration = Duration::from_millis(20);
 
 /// A client with its threads.
 pub(crate) struct Engine {
@@ -103,7 +106,20 @@ async fn connect() -> Result<Client> {
     if let Some(key) = &config().key {
         settings.credential = Credential::File(PathBuf::from(key));
     }
-    Client::connect(settings).await
+    let (begin, patience) = (Instant::now(), settings.connect_timeout);
+    loop {
+        match Client::connect(settings.clone()).await {
+            // A server that died, and may be started again: whoever begins meanwhile waits for it, as whoever runs does.
+            Err(error)
+                if error.kind() == ErrorKind::Unreachable
+                    && begin.elapsed() < patience
+                    && matches!(&settings.address, Address::Unix(socket) if socket.exists()) =>
+            {
+                tokio::time::sleep(GLANCE).await;
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Where a service of this user or of the machine listens.
