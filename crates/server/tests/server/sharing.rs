@@ -46,7 +46,9 @@ fn only_tables_that_could_be_true_are_taken() {
     let (first, _other) = pair();
     // The other one does not know this one, and says so; but its number is known from then on.
     until("met", || sharing(&first).peers[0].server == Some(ServerId(2)));
-    assert!(sharing(&first).peers[0].trouble.as_ref().is_some_and(|text| text.contains("not a peer")));
+    until("told so", || {
+        sharing(&first).peers[0].trouble.as_ref().is_some_and(|text| text.contains("not a peer"))
+    });
     let good = Exchange {
         server: ServerId(2),
         version: 100,
