@@ -8,6 +8,7 @@
 use crate::line::{CallRef, Line};
 use crate::retry::Trouble;
 use crate::session::{Session, Who};
+use crate::socket::while_set;
 use forebay_model::{Error, ErrorKind};
 use forebay_shm::{Answered, Asked, Asker, Spin};
 use forebay_wire::{Answer, FrameKind, HEADER, Header, QueueGrant, Reply, Request, Token, body, frame};
@@ -41,14 +42,7 @@ thread_local! {
 
 /// Runs something in which this thread itself may wait for answers, each time for some milliseconds at most.
 pub fn waiting_here<T>(work: impl FnOnce() -> T) -> T {
-    struct Back(bool);
-    impl Drop for Back {
-        fn drop(&mut self) {
-            HERE.set(self.0);
-        }
-    }
-    let _back = Back(HERE.replace(true));
-    work()
+    while_set(&HERE, work)
 }
 
 /// What a future comes to that waits for nothing but answers by queues, if this thread may wait for those; if not, it has

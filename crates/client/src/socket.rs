@@ -14,6 +14,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::thread::LocalKey;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -28,13 +29,18 @@ thread_local! {
 /// Runs something in which this thread itself waits for sockets. Only for work that needs one socket at a time:
 /// while it waits for one, it does nothing about others.
 pub(crate) fn here<T>(work: impl FnOnce() -> T) -> T {
-    struct Back(bool);
+    while_set(&HERE, work)
+}
+
+/// Runs something while a word of this thread is set; afterwards it is as it was.
+pub(crate) fn while_set<T>(word: &'static LocalKey<Cell<bool>>, work: impl FnOnce() -> T) -> T {
+    struct Back(&'static LocalKey<Cell<bool>>, bool);
     impl Drop for Back {
         fn drop(&mut self) {
-            HERE.set(self.0);
+            self.0.set(self.1);
         }
     }
-    let _back = Back(HERE.replace(true));
+    let _back = Back(word, word.replace(true));
     work()
 }
 

@@ -7,6 +7,7 @@
 //! driver              random operations in both worlds, compared after every step
 //! block, ledger       writes that describe themselves, and what was acknowledged of them
 //! person              real users
+//! process             clients in processes of their own
 //! ```
 //!
 //! **Invariant**: everything goes through real sockets to a real process, and nothing here knows more about the
@@ -27,6 +28,7 @@ mod meter;
 mod op;
 mod oracle;
 mod person;
+mod process;
 mod raw;
 mod tree;
 
@@ -40,5 +42,6 @@ pub use ledger::{Fate, Ledger};
 pub use meter::Meter;
 pub use op::{Answer, Op, Seen, perform};
 pub use person::Person;
+pub use process::process;
 pub use raw::{Raw, Relay, Socket, hello, name, refused};
 pub use tree::{Body, Node, NodeId, Tree};

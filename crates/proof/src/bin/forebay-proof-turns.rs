@@ -4,12 +4,11 @@
 
 #![forbid(unsafe_code)]
 
+use forebay_client::OpenOptions;
 use forebay_client::blocking::{Client, File};
-use forebay_client::{ClientConfig, Credential, OpenOptions};
 use forebay_model::{Error, ErrorKind};
-use forebay_proof::pattern;
+use forebay_proof::{pattern, process};
 use std::io::{BufRead, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 fn unclear(order: &str) -> Error {
@@ -27,10 +26,7 @@ fn obey(file: &File, order: &str) -> Result<(), Error> {
     }
 }
 
-fn serve(address: &str, key: &str, path: &str) -> Result<(), Error> {
-    let config = ClientConfig::new(address.parse()?);
-    let client =
-        Client::connect(ClientConfig { credential: Credential::File(PathBuf::from(key)), ..config })?;
+fn serve(client: &Client, path: &str) -> Result<(), Error> {
     let file = client.open(path, OpenOptions { create: true, ..OpenOptions::WRITE })?;
     let mut out = std::io::stdout();
     for order in std::io::stdin().lock().lines() {
@@ -44,18 +40,6 @@ fn serve(address: &str, key: &str, path: &str) -> Result<(), Error> {
     Ok(())
 }
 
-#[expect(clippy::print_stderr, reason = "the test reads it")]
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let [address, key, path] = &words[..] else {
-        eprintln!("cannot understand {words:?}");
-        return ExitCode::from(2);
-    };
-    match serve(address, key, path) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    process(serve)
 }

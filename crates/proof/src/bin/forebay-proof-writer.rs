@@ -2,12 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+use forebay_client::OpenOptions;
 use forebay_client::blocking::Client;
-use forebay_client::{ClientConfig, Credential, OpenOptions};
 use forebay_model::Error;
-use forebay_proof::pattern;
+use forebay_proof::{pattern, process};
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Not a divisor of any stripe.
@@ -15,10 +14,7 @@ const PIECE: usize = 10_007;
 /// Characters in a line: a pipe holds few of them, so that nobody writes far ahead of who listens.
 const LINE: usize = 1000;
 
-fn write(address: &str, key: &str, path: &str) -> Result<(), Error> {
-    let config = ClientConfig::new(address.parse()?);
-    let client =
-        Client::connect(ClientConfig { credential: Credential::File(PathBuf::from(key)), ..config })?;
+fn write(client: &Client, path: &str) -> Result<(), Error> {
     let file = client.open(path, OpenOptions::CREATE)?;
     let mut end = 0;
     let mut out = std::io::stdout();
@@ -32,18 +28,6 @@ fn write(address: &str, key: &str, path: &str) -> Result<(), Error> {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "the test reads it")]
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let [address, key, path] = &words[..] else {
-        eprintln!("cannot understand {words:?}");
-        return ExitCode::from(2);
-    };
-    match write(address, key, path) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    process(write)
 }
