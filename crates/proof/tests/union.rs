@@ -168,6 +168,8 @@ fn play_on_several(drain: Drains, routes: Routes, part: u64) {
                 if drain != Drains::Lazily || number == 199 {
                     driver.check_behind(&fleet.behind());
                     driver.check();
+                    driver.meddle(&fleet.behind());
+                    driver.check();
                 }
             }
         }

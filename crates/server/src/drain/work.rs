@@ -191,6 +191,11 @@ impl Engine {
 
     /// Has a file behind of which other servers hold bytes, or the name.
     fn prepared_shared(&self, service: &Arc<Service>, union: &Union, file: FileId) -> Result<Prepared> {
+        // Nobody knows what others wrote to one that is open: to claim it would be to overlook what somebody else changes behind.
+        let last = self.last.load(Ordering::Relaxed);
+        if !last && service.is_authority(file) && service.is_behind_by_all(union, file)? {
+            return Ok(Prepared::Conclude);
+        }
         let size = service.store.data().facts(file)?.size;
         let Some(flight) = self.permits.fly(file, size, || service.leave(file, 0))? else {
             return Ok(Prepared::Gone);
