@@ -165,8 +165,8 @@ fn renamed_over(
 #[test]
 fn a_rename_that_fails_half_way_and_cannot_be_taken_back_at_once_is_taken_back_later() {
     let (memory, world, token, renamed) = renamed_over(|call, number| {
-        // The second takes the place, the third would take the first back.
-        (call == "rename" && (2..=3).contains(&number)).then_some(Fault::Before)
+        // The second takes the place, those after it would take the first back.
+        (call == "rename" && (2..=14).contains(&number)).then_some(Fault::Before)
     });
     assert!(renamed.is_err());
     assert_eq!(memory.find(&path("to")).unwrap(), None, "it lies aside");
@@ -189,4 +189,33 @@ fn a_rename_of_which_nobody_knows_whether_it_was_done_destroys_nothing() {
     let token = open(&mut control, "to");
     assert_eq!(read(&world, token), b"source");
     refused(control.walk("from"), ErrorKind::NotFound);
+}
+
+#[test]
+fn an_exchange_that_fails_half_way_is_taken_back_however_often_that_fails_at_first() {
+    let memory = Memory::default();
+    memory.put(&path("a"), OWNER, 0o644, b"one");
+    memory.put(&path("b"), OWNER, 0o644, b"other");
+    let renames = AtomicU32::new(0);
+    // The third would end it; the next take the second back, and then the first.
+    let failing = Faulty::new(memory.clone(), move |call| match call {
+        "rename" => match renames.fetch_add(1, Ordering::Relaxed) + 1 {
+            3 | 4 => Some(Fault::Before),
+            5 => Some(Fault::After),
+            _ => None,
+        },
+        _ => None,
+    });
+    let world = before(Arc::new(failing), Draining::default());
+    let mut control = world.control();
+    let (from, to, mode) = (name("a"), name("b"), RenameMode::Exchange);
+    let exchange = Request::Rename { dir: ROOT, name: from, to_dir: ROOT, to_name: to, mode };
+    assert!(control.call(exchange.clone()).is_err());
+    for (text, bytes) in [("a", &b"one"[..]), ("b", b"other")] {
+        assert_eq!(memory.bytes(&path(text)).unwrap(), bytes, "{text}");
+        let token = open(&mut control, text);
+        assert_eq!(read(&world, token), bytes, "{text}");
+    }
+    control.call(exchange).unwrap();
+    assert_eq!(memory.bytes(&path("a")).unwrap(), b"other");
 }
