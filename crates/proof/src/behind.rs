@@ -21,6 +21,7 @@ impl Driver {
     pub fn check_behind(&mut self, place: &Path) {
         let client = self.client().as_identity(Identity::root());
         drain(&client);
+        let _pause = self.pause();
         let names = self.names();
         let mut expected = BTreeSet::new();
         for (id, paths) in &names {

@@ -50,6 +50,9 @@ fn play_on(hosts: impl Fn() -> Host, routes: Routes, part: u64) {
         let clients = clients(|job, by| host.client_of(job, by));
         let _switching = Switching::new(routes, host.client(By::Unix), seeded.dice(part + 500 + world));
         let mut driver = Driver::before(clients, &host.behind(), seeded.dice(part + 1 + world));
+        if drain == Drains::WithFaults {
+            driver = driver.amid_faults(vec![Plan::calm(&host.store())]);
+        }
         for number in 0..300 {
             let step = match dice.below(40) {
                 0 => {
@@ -137,6 +140,9 @@ fn play_on_several(drain: Drains, routes: Routes, part: u64) {
         let clients = clients(|job, by| fleet.hosts[job % 3].client_of(job, by));
         let switching = Switching::new(routes, fleet.client(0, By::Unix), seeded.dice(part + 500 + world));
         let mut driver = Driver::before(clients, &fleet.behind(), seeded.dice(part + 1 + world));
+        if drain == Drains::WithFaults {
+            driver = driver.amid_faults(fleet.hosts.iter().map(|host| Plan::calm(&host.store())).collect());
+        }
         for number in 0..steps {
             let step = match dice.below(40) {
                 0 => {
