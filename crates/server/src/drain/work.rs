@@ -386,11 +386,13 @@ impl Engine {
         }
         let dirty = service.store.data().dirty(file);
         let oldest = dirty.iter().map(|piece| piece.stamp).min();
+        let made = shared || service.is_made(union, file);
         self.tell(|board| {
             board.finished(file);
             board.touch_dirs(&extras.dirs);
             for ticket in board.tickets.values_mut() {
-                if oldest.is_none_or(|oldest| oldest > ticket.begun) && (!shared || ticket.is_out(file)) {
+                let is_old = oldest.is_none_or(|oldest| oldest > ticket.begun);
+                if made && is_old && (!shared || ticket.is_out(file)) {
                     ticket.gone(file);
                 }
             }
@@ -413,10 +415,15 @@ impl Engine {
                 }
                 return Ok(Some(Extras::default()));
             }
-            match self.parts.are_busy(file) && !wanted {
-                true => Ok(None),
-                false => service.conclude_shared(file, last).await.map(Some),
+            if self.parts.are_busy(file) && !wanted {
+                return Ok(None);
             }
+            let extras = service.conclude_shared(file, last).await?;
+            // That all of it is behind has to be known before a store can be lost without it.
+            if let Err(error) = service.settle(file).await {
+                tracing::debug!(%file, %error, "the length of a file will be noted later");
+            }
+            Ok(Some(extras))
         };
         service.await_unless_it_ends(told)?
     }

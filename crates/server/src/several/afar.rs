@@ -275,7 +275,7 @@ impl Service {
     }
 
     /// Notes the length of a file that nobody has open any more.
-    pub(super) async fn settle(self: &Arc<Service>, file: FileId) -> Result<()> {
+    pub(crate) async fn settle(self: &Arc<Service>, file: FileId) -> Result<()> {
         // Whoever opened it in an earlier life of this server may write to it, and nobody here knows him yet.
         if self.grace.lasts() && file < self.store.names().first_id() {
             return Err(Error::new(

@@ -15,13 +15,11 @@ const STRIPE: u64 = 4 << 20;
 /// Most names in a directory behind: they are all in memory while it is listed.
 const MOST_NAMES: usize = 1 << 22;
 
-/// Whose turn it is to change the order of a file's bytes.
+/// Whether whoever looks at a file keeps others from changing the order of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Turn {
-    /// Whoever asks for it.
-    Open,
-    /// Whoever looks has asked for it.
-    Ours,
+pub(super) enum Order {
+    Free,
+    Kept,
 }
 
 impl Service {
@@ -30,7 +28,7 @@ impl Service {
         let Some(union) = &self.union else { return Ok(()) };
         match self.known(dir, name)? {
             Some((file, inode)) => {
-                if self.look_again(union, file, &inode, Turn::Open)? {
+                if self.look_again(union, file, &inode, Order::Free)? {
                     self.find_new(union, dir, name)?;
                 }
                 self.join(union, file, &inode, (dir, name))
@@ -77,15 +75,15 @@ impl Service {
     /// Looks at a file behind again, and at the directories above it if that was some time ago: whoever lost rights
     /// there has lost them here, and what was removed or replaced there is removed or replaced here.
     pub(crate) fn refresh(&self, file: FileId) -> Result<()> {
-        self.refresh_in(file, Turn::Open)
+        self.refresh_in(file, Order::Free)
     }
 
-    pub(super) fn refresh_in(&self, file: FileId, turn: Turn) -> Result<()> {
+    pub(super) fn refresh_in(&self, file: FileId, order: Order) -> Result<()> {
         let Some(union) = &self.union else { return Ok(()) };
         // What is above it are directories, but the first is the file itself.
-        self.refresh_above_in(file, turn)?;
+        self.refresh_above_in(file, order)?;
         match self.store.names().inode(file) {
-            Ok(inode) => self.look_again(union, file, &inode, turn).map(drop),
+            Ok(inode) => self.look_again(union, file, &inode, order).map(drop),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
@@ -93,17 +91,17 @@ impl Service {
 
     /// Looks at a file and the directories above it again, each if that was some time ago.
     pub(crate) fn refresh_above(&self, file: FileId) -> Result<()> {
-        self.refresh_above_in(file, Turn::Open)
+        self.refresh_above_in(file, Order::Free)
     }
 
-    fn refresh_above_in(&self, file: FileId, turn: Turn) -> Result<()> {
+    fn refresh_above_in(&self, file: FileId, order: Order) -> Result<()> {
         let Some(union) = &self.union else { return Ok(()) };
         let mut at = file;
         while let Some(record) = union.record(at)? {
             if !union.was_just_seen(at)
                 && let Ok(inode) = self.store.names().inode(at)
             {
-                self.look_again(union, at, &inode, turn)?;
+                self.look_again(union, at, &inode, order)?;
             }
             match record.home {
                 Home::Entry { dir, .. } => at = dir,
@@ -145,7 +143,7 @@ impl Service {
                 && union.record(file)?.is_some_and(|record| record.lives_at(dir, &name))
                 && let Ok(inode) = self.store.names().inode(file)
             {
-                self.look_again(union, file, &inode, Turn::Open)?;
+                self.look_again(union, file, &inode, Order::Free)?;
             }
             Ok(())
         })?;
@@ -264,7 +262,7 @@ impl Service {
     }
 
     /// Compares what is known of something with what is behind; true if it is not there any more.
-    fn look_again(&self, union: &Union, file: FileId, inode: &Inode, turn: Turn) -> Result<bool> {
+    fn look_again(&self, union: &Union, file: FileId, inode: &Inode, order: Order) -> Result<bool> {
         let Some(record) = union.record(file)? else { return Ok(false) };
         // What the drain is writing to changes behind all the time.
         if union.claimed(file).is_some() {
@@ -275,7 +273,7 @@ impl Service {
             Some((_, found)) if is_same_thing(inode, &found) => {
                 let seen = Record::of(record.home.clone(), &found);
                 if seen != record {
-                    self.renew(union, file, &record, &found, turn)?;
+                    self.renew(union, file, &record, &found, order)?;
                 }
                 Ok(false)
             }
@@ -309,14 +307,14 @@ impl Service {
     }
 
     /// Takes over what changed behind.
-    fn renew(&self, union: &Union, file: FileId, record: &Record, found: &Found, turn: Turn) -> Result<()> {
+    fn renew(&self, union: &Union, file: FileId, record: &Record, found: &Found, order: Order) -> Result<()> {
         let changed = found.version != record.version && found.kind == FileKind::File;
         let shared = changed && self.is_shared(file);
-        let _order = match (shared, turn) {
-            (true, Turn::Open) => match self.await_order(file)? {
-                // Whoever changes its order for so long sees it later.
+        let _guard = match (shared, order) {
+            (true, Order::Free) => match self.await_order(file)? {
+                // Whoever changes it for so long sees it later.
                 None => return Ok(()),
-                order => order,
+                guard => guard,
             },
             _ => None,
         };

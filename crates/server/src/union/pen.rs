@@ -187,6 +187,12 @@ impl Service {
         Ok(extras)
     }
 
+    /// Whether something that has a name is behind: what was about to be made there and failed is not.
+    pub(crate) fn is_made(&self, union: &Union, file: FileId) -> bool {
+        let named = self.store.names().inode(file).is_ok_and(|inode| !inode.parents.is_empty());
+        !named || union.knows(file) == Ok(true)
+    }
+
     /// Somebody removed something behind while it was claimed: if nothing of it is only here, it is seen to be gone.
     fn let_vanish(&self, union: &Union, file: FileId, inode: &Inode) -> Result<()> {
         if inode.kind() == FileKind::File && !self.has_no_news(file, inode)? {

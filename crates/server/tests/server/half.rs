@@ -1,7 +1,7 @@
 //! Changes behind that are done half, done though they were told to have failed, or met half way by somebody else: what
 //! was acknowledged stays, and what is gone does not come back.
 
-use crate::drain::{ROOT, before, create, drain, open, path};
+use crate::drain::{PATIENCE, ROOT, before, create, drain, open, path};
 use crate::raw::{Raw, World, name, refused};
 use forebay_backend::{Backend, Fault, Faulty, Memory};
 use forebay_model::{Access, ErrorKind, Gid, Uid};
@@ -218,4 +218,26 @@ fn an_exchange_that_fails_half_way_is_taken_back_however_often_that_fails_at_fir
     }
     control.call(exchange).unwrap();
     assert_eq!(memory.bytes(&path("a")).unwrap(), b"other");
+}
+
+#[test]
+fn a_directory_whose_making_is_told_to_have_failed_looks_as_it_should_when_something_is_in_it() {
+    for fault in [Fault::Before, Fault::After] {
+        let (memory, tries) = (Memory::default(), AtomicU32::new(0));
+        let failing = Faulty::new(memory.clone(), move |call| match call {
+            "make_dir" => (tries.fetch_add(1, Ordering::Relaxed) == 0).then_some(fault),
+            _ => None,
+        });
+        let world =
+            before(Arc::new(failing), Draining { age: PATIENCE, threshold: 99, ..Draining::default() });
+        let mut control = world.control();
+        let dir = control.make_dir(ROOT, "d", 0o551);
+        let token = create(&mut control, dir, "f");
+        world.data().write(token, At::Offset(0), b"bytes").unwrap();
+        let report = drain(&mut control, Some(token.file));
+        assert!(report.ticket.is_some_and(|ticket| ticket.failed == 0), "{report:?}");
+        assert_eq!(memory.bytes(&path("d/f")).unwrap(), b"bytes", "{fault:?}");
+        let (found, here) = (memory.find(&path("d")).unwrap().unwrap(), control.walk("d").unwrap());
+        assert_eq!((found.mode, found.version.mtime), (0o551, here.mtime), "{fault:?}");
+    }
 }
