@@ -129,6 +129,13 @@ impl Driver {
         (&mut self.tree, &mut self.dice)
     }
 
+    /// Closes everything.
+    pub fn close_all(&mut self) {
+        for handle in self.handles.drain(..) {
+            handle.file.close().expect("an open file can be closed");
+        }
+    }
+
     pub(crate) fn has_open(&self, node: NodeId) -> bool {
         self.handles.iter().any(|handle| handle.node == node)
     }
