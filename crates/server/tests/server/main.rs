@@ -25,4 +25,5 @@ mod sharing;
 mod store;
 mod targets;
 mod trouble;
+mod turn;
 mod union;
