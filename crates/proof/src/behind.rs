@@ -79,7 +79,7 @@ impl Driver {
             assert_eq!((found.uid(), found.gid()), (node.uid, node.gid), "owner of {path}");
         }
         let mtime = Time { secs: found.mtime(), nanos: found.mtime_nsec() as u32 };
-        assert_eq!(mtime, here.mtime, "time of {path}");
+        assert_eq!(mtime, here.mtime, "time of {path}: {here:?}");
     }
 }
 

@@ -72,12 +72,13 @@ const ALL: ([&str; 10], u64) = (
 /// A back end that fails some of all calls, before or after it has done them, once the server serves and as long as nobody
 /// wants it calm: a server that cannot finish what its earlier life began does not start.
 fn failing(backend: Dir, route: Mode, serves: Arc<AtomicBool>, calm: PathBuf) -> Faulty<Dir> {
-    // What went past the buffer and cannot be synced is told to whoever syncs, for ever.
-    let spared = (route != Mode::Buffer).then_some("sync");
+    // What went past the buffer and cannot be synced is told to whoever syncs, for ever; what cannot be looked at or cut on its
+    // way past the buffer is not proven yet.
+    let spared = move |call: &str| route != Mode::Buffer && (call == "sync" || ALL.0.contains(&call));
     let dice = Mutex::new(Seeded::new().dice(0));
     Faulty::new(backend, move |call| {
         let mut dice = dice.lock().unwrap_or_else(PoisonError::into_inner);
-        let among = |calls: &[&str]| calls.contains(&call) && spared != Some(call);
+        let among = |calls: &[&str]| calls.contains(&call) && !spared(call);
         let fails = (among(&DRAIN.0) && dice.one_in(DRAIN.1)) || (among(&ALL.0) && dice.one_in(ALL.1));
         let fault = if dice.one_in(2) { Fault::Before } else { Fault::After };
         (fails && serves.load(Ordering::Relaxed) && !calm.exists()).then_some(fault)
