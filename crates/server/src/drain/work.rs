@@ -440,9 +440,9 @@ impl Engine {
             // Whatever went wrong, it did so because it was removed.
             return self.tell(|board| board.gone(file));
         }
-        // What is not behind at all has to be made first.
-        let made = service.union.as_ref().is_some_and(|union| union.knows(file) == Ok(true));
-        let is_dir = made && service.is_directory(file);
+        // What is not behind at all has to be made first, and what is not claimed has to be looked at.
+        let is_claimed = |union: &Arc<Union>| union.knows(file) == Ok(true) && union.claimed(file).is_some();
+        let is_dir = service.union.as_ref().is_some_and(is_claimed) && service.is_directory(file);
         self.name(service, file);
         self.tell(|board| board.failed(Instant::now(), file, is_dir, error));
     }

@@ -4,10 +4,10 @@
 use crate::drain::{PATIENCE, ROOT, before, create, drain, open, path};
 use crate::raw::{Raw, World, name, refused};
 use forebay_backend::{Backend, Fault, Faulty, Memory};
-use forebay_model::{Access, ErrorKind, Gid, Uid};
+use forebay_model::{Access, Change, ErrorKind, Gid, Uid};
 use forebay_server::Draining;
 use forebay_wire::{At, RenameMode, Reply, Request, Token};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -240,4 +240,23 @@ fn a_directory_whose_making_is_told_to_have_failed_looks_as_it_should_when_somet
         let (found, here) = (memory.find(&path("d")).unwrap().unwrap(), control.walk("d").unwrap());
         assert_eq!((found.mode, found.version.mtime), (0o551, here.mtime), "{fault:?}");
     }
+}
+
+#[test]
+fn a_directory_that_cannot_be_looked_at_is_not_taken_for_drained() {
+    let (memory, armed) = (Memory::default(), Arc::new(AtomicBool::new(false)));
+    let fails = armed.clone();
+    let failing = Faulty::new(memory.clone(), move |call| {
+        (call == "find" && fails.swap(false, Ordering::Relaxed)).then_some(Fault::Before)
+    });
+    let world = before(Arc::new(failing), Draining { age: PATIENCE, threshold: 99, ..Draining::default() });
+    let mut control = world.control();
+    let dir = control.make_dir(ROOT, "d", 0o755);
+    drained(&mut control);
+    let change = Change { mode: Some(0o711), ..Change::default() };
+    control.call(Request::SetAttr { file: dir, change }).unwrap();
+    armed.store(true, Ordering::Relaxed);
+    drained(&mut control);
+    assert!(!armed.load(Ordering::Relaxed), "it was looked at");
+    assert_eq!(memory.find(&path("d")).unwrap().unwrap().mode, 0o711);
 }
