@@ -189,7 +189,6 @@ fn a_full_buffer_is_shared_by_policy() {
         }
         let [large, small] = got();
         let part = large as f64 / (large + small) as f64;
-        eprintln!("PART {part}");
         assert!((0.7..=0.8).contains(&part), "{large} and {small} bytes, where three to one are due: {part}");
     });
 }

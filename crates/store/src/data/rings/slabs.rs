@@ -130,6 +130,7 @@ impl Data {
         state.granting -= 1;
         let Some(grant) = grant? else { return Ok(None) };
         let (region, slot, slots) = (grant.region, grant.slot, grant.slots);
+        region.lent.store(true, Ordering::Release);
         let note = SlabNote {
             number: state.next_slab,
             region: region.id,
