@@ -66,7 +66,7 @@ impl Near {
         let config = Config {
             capacity,
             region: Some(Bytes::kib(512)),
-            medium: Medium::Memory,
+            medium: Medium::Disk,
             listen: "127.0.0.1:0".parse().unwrap(),
             policy: "size-fair".parse().unwrap(),
             drain: Draining {
