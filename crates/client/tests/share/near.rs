@@ -184,8 +184,12 @@ fn a_full_buffer_is_shared_by_policy() {
             let now = written();
             [now[0] - before[0], now[1] - before[1]]
         };
+        let freed = || status(observer).drain.unwrap().freed;
+        let freed_before = freed();
         while got().iter().sum::<u64>() < WINDOW {
-            world.make_room_if(both);
+            // Never half of the buffer at once: there would be room for everybody.
+            let taken = || freed() - freed_before <= got().iter().sum::<u64>() + (4 << 20);
+            world.make_room_if(|| both() && taken());
         }
         let [large, small] = got();
         let part = large as f64 / (large + small) as f64;
