@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 const WRITER: &str = env!("CARGO_BIN_EXE_forebay-proof-writer");
@@ -434,6 +434,9 @@ fn who_fills_his_ring_while_the_server_is_away_waits_and_is_told_in_the_end() {
     assert!(!host.log().contains("passed over"), "{}", host.log());
 }
 
+/// Nothing takes as long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Changes a byte of what a file of the store holds, as a client can that has mapped it.
 fn spoil(host: &Host, bytes: &[u8]) {
     for entry in std::fs::read_dir(host.store().join("regions")).unwrap() {
@@ -465,7 +468,9 @@ fn bytes_that_a_client_changed_after_it_wrote_them_are_an_error_of_that_file_and
     spoil(&host, &pattern(7, 100_000)[50_000..50_100]);
     let drained = |path: &str| host.behind().join(path).metadata().map_or(0, |found| found.len());
     client.drain(None, None).unwrap();
+    let begin = Instant::now();
     while !host.log().contains("the checksum of file") || drained("good") < 100_000 {
+        assert!(begin.elapsed() < PATIENCE, "nothing is told: {} {:?}", host.log(), client.status());
         std::thread::sleep(Duration::from_millis(20));
     }
     let mut seen = vec![0; 100_000];

@@ -10,6 +10,7 @@ use forebay_server::{Mode, Server};
 use std::io::Read;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
+use tracing_subscriber::filter::LevelFilter;
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the test reads both")]
 fn main() -> ExitCode {
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         };
         seat.apply(&mut config);
     }
+    tracing_subscriber::fmt().with_max_level(LevelFilter::WARN).with_writer(std::io::stderr).init();
     let started = match (config.backend.as_deref().and_then(|name| name.strip_prefix("dir:")), plan.drain) {
         (Some(dir), Drains::WithFaults) => Dir::open(dir)
             .and_then(|dir| Server::start_before(config.clone(), Arc::new(failing(dir, plan.route)))),
