@@ -10,7 +10,7 @@ use crate::leased::Leased;
 use crate::session::{Session, Who};
 use forebay_model::{ErrorKind, Result};
 use forebay_wire::{MAX_PAYLOAD, Reply, Request, RingGrant, Token};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ const ONE_WRITE: u64 = WORTH_BYTES / WORTH_WRITES;
 const SPINS: u32 = 500;
 /// How often a write asks for more before it goes by the socket.
 const TRIES: u32 = 12;
+/// How many slabs are not asked for ahead when there was nothing to be had.
+const SCARCE: u32 = 8;
 /// Between two looks at a ring that is full or in use.
 const PAUSE: Duration = Duration::from_micros(100);
 
@@ -53,6 +55,8 @@ pub(crate) struct Memory {
     pub(crate) leased: Leased,
     /// Somebody is about to get the next slab.
     preparing: AtomicBool,
+    /// There was nothing to be had ahead: so many slabs are asked for when they are needed.
+    scarce: AtomicU32,
 }
 
 /// What an attempt came to.
@@ -74,6 +78,7 @@ impl Memory {
             wrote: AtomicU64::new(0),
             leased: Leased::default(),
             preparing: AtomicBool::new(false),
+            scarce: AtomicU32::new(0),
         }
     }
 
@@ -147,7 +152,11 @@ impl Memory {
                     }
                     return true;
                 }
-                Tried::Wrote(Wrote::NoSpace) => self.ask(data.len()).await,
+                Tried::Wrote(Wrote::NoSpace) => {
+                    let scarce = self.scarce.load(Ordering::Relaxed);
+                    self.scarce.store(scarce.saturating_sub(1), Ordering::Relaxed);
+                    self.ask(data.len()).await
+                }
                 Tried::Wrote(Wrote::Recalled) | Tried::Unbound => self.bind(true).await,
                 Tried::Wrote(Wrote::Full) => {
                     if let Some(lane) = self.lane().as_deref().and_then(Option::as_ref) {
@@ -170,7 +179,9 @@ impl Memory {
 
     /// Whether the caller is the one to see to the next slab.
     fn prepares(&self) -> bool {
-        !self.preparing.load(Ordering::Relaxed) && !self.preparing.swap(true, Ordering::AcqRel)
+        self.scarce.load(Ordering::Relaxed) == 0
+            && !self.preparing.load(Ordering::Relaxed)
+            && !self.preparing.swap(true, Ordering::AcqRel)
     }
 
     /// Gets the next slab before it is needed.
@@ -183,7 +194,8 @@ impl Memory {
         if let Ok(_asking) = self.asking.try_lock()
             && self.lane().as_deref().and_then(Option::as_ref).is_some_and(|lane| lane.slabs() < SLABS)
         {
-            self.ask(0).await;
+            let found = self.ask(0).await;
+            self.scarce.store(if found { 0 } else { SCARCE }, Ordering::Relaxed);
         }
     }
 

@@ -1,16 +1,17 @@
 //! Writers and readers by shared memory: the later write wins whichever way it came, whoever reads after it sees it, and
 //! what was written is there whoever is killed.
 
-use forebay_client::OpenOptions;
 use forebay_client::blocking::{Client, File};
-use forebay_model::Bytes;
+use forebay_client::{ClientConfig, OpenOptions};
+use forebay_model::{Bytes, Error, ErrorKind};
 use forebay_proof::{By, Host, Plan, Seeded, pattern, rounds};
 use forebay_server::Medium;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-proof-server");
 const WRITER: &str = env!("CARGO_BIN_EXE_forebay-proof-writer");
@@ -383,4 +384,102 @@ fn many_writers_fit_into_a_small_buffer() {
         assert_eq!(file.pread(0, &mut seen).unwrap(), seen.len());
         assert!(seen == bytes);
     }
+}
+
+/// Writes pieces until one fails, or so many are written; returns how many were, and why the next was not.
+fn write_pieces(file: &File, from: u64, most: u64) -> (u64, Option<Error>) {
+    for number in from..from + most {
+        if let Err(error) = file.pwrite(number << 12, &pattern(number, 1 << 12)) {
+            return (number - from, Some(error));
+        }
+    }
+    (most, None)
+}
+
+fn check_pieces(client: &Client, path: &str, count: u64) {
+    let file = client.open(path, OpenOptions::READ).unwrap();
+    let mut bytes = vec![0; (count << 12) as usize];
+    assert_eq!(file.pread(0, &mut bytes).unwrap(), bytes.len());
+    for (number, piece) in (0..).zip(bytes.chunks(1 << 12)) {
+        assert!(piece == pattern(number, 1 << 12), "piece {number} of {path}");
+    }
+}
+
+/// More than a ring holds, so that whoever writes them needs the server.
+const MANY: u64 = 3000;
+
+#[test]
+fn who_fills_his_ring_while_the_server_is_away_waits_and_is_told_in_the_end() {
+    let mut host = host();
+    let impatient = ClientConfig { request_timeout: Duration::from_secs(2), ..host.client_config(By::Unix) };
+    let (patient, impatient) = (host.client(By::Unix), Client::connect(impatient).unwrap());
+    let files = [ringed(&patient, "/patient"), ringed(&impatient, "/impatient")];
+    assert_eq!(rings(&host), 2);
+    host.kill();
+    // Without the server it goes on as far as what it was granted lasts; then it is told what is the matter.
+    let (written, why) = write_pieces(&files[1], 0, MANY);
+    let why = why.expect("a ring does not hold as much");
+    assert_eq!(why.kind(), ErrorKind::Unreachable, "{why}");
+    assert!(written > 0 && written < MANY, "{written} pieces and then: {why}");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| write_pieces(&files[0], 0, MANY));
+        host.start();
+        assert_eq!(waits.join().unwrap(), (MANY, None), "it has only waited");
+    });
+    // What it was told that it is written is there, and it goes on.
+    check_pieces(&patient, "/impatient", written);
+    assert_eq!(write_pieces(&files[1], written, MANY), (MANY, None));
+    check_pieces(&patient, "/impatient", written + MANY);
+    check_pieces(&impatient, "/patient", MANY);
+    assert!(!host.log().contains("passed over"), "{}", host.log());
+}
+
+/// Nothing takes as long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Changes a byte of what a file of the store holds, as a client can that has mapped it.
+fn spoil(host: &Host, bytes: &[u8]) {
+    for entry in std::fs::read_dir(host.store().join("regions")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension() != Some("data".as_ref()) {
+            continue;
+        }
+        let held = std::fs::read(&path).unwrap();
+        if let Some(at) = held.windows(bytes.len()).position(|window| window == bytes) {
+            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all_at(&[!bytes[0]], at as u64).unwrap();
+            return;
+        }
+    }
+    panic!("no region holds the bytes");
+}
+
+#[test]
+fn bytes_that_a_client_changed_after_it_wrote_them_are_an_error_of_that_file_and_told() {
+    let plan = Plan { before: true, ..Plan::new(Medium::Memory, Bytes::mib(96), Bytes::mib(2)) };
+    let host = Host::new(PROGRAM, plan);
+    let client = host.client(By::Unix);
+    let (bad, good) = (ringed(&client, "/bad"), ringed(&client, "/good"));
+    assert_eq!(rings(&host), 2);
+    for (file, seed) in [(&bad, 7), (&good, 8)] {
+        file.pwrite(0, &pattern(seed, 100_000)).unwrap();
+        file.sync().unwrap();
+    }
+    spoil(&host, &pattern(7, 100_000)[50_000..50_100]);
+    let drained = |path: &str| host.behind().join(path).metadata().map_or(0, |found| found.len());
+    client.drain(None, None).unwrap();
+    let begin = Instant::now();
+    while !host.log().contains("the checksum of file") || drained("good") < 100_000 {
+        assert!(begin.elapsed() < PATIENCE, "nothing is told: {} {:?}", host.log(), client.status());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut seen = vec![0; 100_000];
+    let refused = bad.pread(0, &mut seen).unwrap_err();
+    assert!(refused.kind() == ErrorKind::Io && refused.to_string().contains("checksum"), "{refused}");
+    let damage = client.status().unwrap().damage;
+    assert_eq!(damage.len(), 1, "{damage:?}");
+    assert_eq!(good.pread(0, &mut seen).unwrap(), seen.len());
+    assert!(seen == pattern(8, 100_000));
+    let left = std::fs::read(host.behind().join("bad")).unwrap_or_default();
+    assert!(left.iter().all(|&byte| byte == 0), "it has a length behind, and nothing of it has left");
 }

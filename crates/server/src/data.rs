@@ -9,7 +9,6 @@
 //! slice. Where a piece is behind, it is fetched first.
 
 use crate::connection::{Connection, Waited};
-use crate::drain::Room;
 use crate::link::gone;
 use crate::opens::Hold;
 use crate::pace::Pace;
@@ -323,43 +322,21 @@ impl Connection {
         }
     }
 
-    /// Space for a payload, or for the first part of it. A full buffer is waited for, without the turn, as long as the
-    /// drain makes room.
+    /// Space for a payload, or for the first part of it. A full buffer is waited for without the turn.
     async fn reserve(&self, token: &Token, len: u32, mut pace: Option<&mut Pace>) -> Result<Grant> {
         let data = self.service.store.data();
-        let waited_for = self.service.drain.as_ref().filter(|engine| !engine.has_no_line());
-        let mut room: Option<Room<'_>> = waited_for.map(|engine| Room::wanted(engine, self.job.id()));
-        if room.is_none()
+        if self.service.is_uncontested()
             && let Some(grant) = data.try_reserve(token.uid, token.file, len)
         {
             return Ok(grant);
         }
-        let mut full = Error::from(ErrorKind::NoSpace);
-        loop {
-            // What there is goes to the job that is due it, not to the quickest.
-            if room.as_ref().is_none_or(Room::is_next) {
-                match tokio::task::block_in_place(|| data.reserve(token.uid, token.file, len)) {
-                    Err(error) if error.kind() == ErrorKind::NoSpace => full = error,
-                    done => {
-                        if let (Some(room), Ok(grant)) = (&room, &done) {
-                            room.got(&self.service, grant.len().min(len));
-                        }
-                        return done;
-                    }
-                }
-            }
-            let Some(engine) = &self.service.drain else { return Err(full) };
-            if *self.service.stopping().borrow() {
-                return Err(Error::new(
-                    ErrorKind::Busy,
-                    "the buffer is full, and the server ends: come again",
-                ));
-            }
-            if let Some(pace) = &mut pace {
-                pace.rest();
-            }
-            room.get_or_insert_with(|| Room::wanted(engine, self.job.id())).wait(&full).await?;
-        }
+        let rest = || pace.iter_mut().for_each(|pace| pace.rest());
+        let look = || {
+            let grant = data.reserve(token.uid, token.file, len)?;
+            let got = grant.len().min(len);
+            Ok((grant, got))
+        };
+        self.service.find_room(self.job.id(), rest, look).await
     }
 
     async fn read(

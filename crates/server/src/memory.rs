@@ -7,8 +7,8 @@ use crate::jobs::Membership;
 use crate::opens::Hold;
 use crate::service::{Caller, Service};
 use crate::several::Stop;
-use forebay_model::{Access, Error, ErrorKind, Result};
-use forebay_store::{self as store, Body, RingId};
+use forebay_model::{Access, Error, ErrorKind, JobId, Result};
+use forebay_store::{self as store, Body, RingId, SlabOffer};
 use forebay_wire::{Answer, MapAt, MapGrant, MapPiece, Reply, Request, RingGrant, SlabGrant, Token};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -68,22 +68,30 @@ struct Asked {
 
 /// Grants a slab in a turn of its job, at the price of its bytes.
 async fn grant(service: &Arc<Service>, job: &Membership, caller: &Caller, asked: Asked) -> Result<SlabGrant> {
-    let Asked { ring, keep, least } = asked;
-    let len = service.store.data().next_slab(ring, least);
-    let entry = job.enter(service.turns.price(len), service.store.data().now())?;
-    let mut turn = job.wait(entry).await?;
-    let (waiting, uid) = (service.clone(), caller.who.uid);
-    let granted = match service.store.data().try_grant_slab(uid, ring, keep, len).transpose() {
-        Some(granted) => granted,
-        // It may have to flush, and to wait for space.
-        None => tokio::task::spawn_blocking(move || waiting.store.data().grant_slab(uid, ring, keep, len))
-            .await
-            .unwrap_or_else(|_| Err(ErrorKind::Io.into())),
+    let data = service.store.data();
+    let len = data.next_slab(asked.ring, asked.least);
+    let enter = |bytes: u32| job.enter(service.turns.price(bytes), data.now());
+    let mut turn = Some(job.wait(enter(len)?).await?);
+    // A full buffer is waited for without the turn.
+    let rest = || {
+        if let Some(mut turn) = turn.take() {
+            turn.spare(u64::from(len));
+        }
     };
+    let granted = space(service, job.id(), caller, asked, len, rest).await;
     let bytes = granted.as_ref().map_or(0, |offer| offer.len);
-    turn.spare(u64::from(len - bytes.min(len)));
+    match turn {
+        Some(mut turn) => turn.spare(u64::from(len - bytes.min(len))),
+        // It has what it waited for: should too many others wait for turns, it is not turned away.
+        None if bytes > 0 => {
+            if let Ok(entry) = enter(bytes) {
+                drop(job.wait(entry).await);
+            }
+        }
+        None => {}
+    }
     job.wrote(u64::from(bytes));
-    service.ways.came(service.store.data().now(), u64::from(bytes));
+    service.ways.came(data.now(), u64::from(bytes));
     let offer = granted?;
     Ok(SlabGrant {
         slab: offer.slab,
@@ -96,12 +104,42 @@ async fn grant(service: &Arc<Service>, job: &Membership, caller: &Caller, asked:
     })
 }
 
+/// Space for a slab. Who needs it waits for it in the line of his job; who asks ahead does not.
+async fn space(
+    service: &Service,
+    job: JobId,
+    caller: &Caller,
+    asked: Asked,
+    len: u32,
+    rest: impl FnMut(),
+) -> Result<SlabOffer> {
+    let (data, uid) = (service.store.data(), caller.who.uid);
+    let Asked { ring, keep, least } = asked;
+    let uncontested = service.is_uncontested();
+    if uncontested && let Some(offer) = data.try_grant_slab(uid, ring, keep, len)? {
+        return Ok(offer);
+    }
+    // It may have to flush.
+    let look = || data.grant_slab(uid, ring, keep, len);
+    match (least, uncontested) {
+        (0, true) => tokio::task::block_in_place(look),
+        (0, false) => Err(Error::new(ErrorKind::NoSpace, "others wait for room: ask when it is needed")),
+        _ => {
+            let found = |offer: SlabOffer| {
+                let len = offer.len;
+                (offer, len)
+            };
+            service.find_room(job, rest, || look().map(found)).await
+        }
+    }
+}
+
 /// What a ring is wanted for.
 #[derive(Clone, Copy)]
 struct Wanted {
     own: Option<RingId>,
     write: bool,
-    job: forebay_model::JobId,
+    job: JobId,
 }
 
 fn claim(service: &Service, caller: &Caller, token: &Token, need: Access) -> Result<Arc<Hold>> {

@@ -412,10 +412,15 @@ async fn sweep(service: Arc<Service>) {
     }
 }
 
-/// Writes down what jobs do.
+/// Writes down what jobs do, and tells of damage.
 async fn remember(service: Arc<Service>) {
     let mut stopping = service.stopping();
+    let mut told = 0;
     while rested(&mut stopping, Duration::from_secs(1)).await {
+        for sentence in service.store.data().damage().iter().skip(told) {
+            tracing::error!("{sentence}");
+            told += 1;
+        }
         service.jobs.second();
         let now = service.store.data().now();
         let note = || service.history.note(&service.jobs.all(now, &HashMap::new()), now);

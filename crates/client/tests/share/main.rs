@@ -2,6 +2,7 @@
 //!
 //! Nothing here depends on how fast the machine is: only on parts of what was served.
 
+mod near;
 mod site;
 
 use forebay_model::{ErrorKind, Gid, Identity, JobId, Uid};

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use tracing_subscriber::filter::LevelFilter;
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the test reads both")]
 fn main() -> ExitCode {
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         seat.apply(&mut config);
     }
     let serves = Arc::new(AtomicBool::new(false));
+    tracing_subscriber::fmt().with_max_level(LevelFilter::WARN).with_writer(std::io::stderr).init();
     let started = match (config.backend.as_deref().and_then(|name| name.strip_prefix("dir:")), plan.drain) {
         (Some(dir), Drains::WithFaults) => Dir::open(dir).and_then(|dir| {
             let faulty = failing(dir, plan.route, serves.clone(), Plan::calm(&store));

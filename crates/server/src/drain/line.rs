@@ -1,11 +1,19 @@
 //! Who gets room next: of the jobs whose writers wait for it, the one that has got least of it for its share.
+//!
+//! A job with one writer never waits in the moment after it was served: it is filling what it got. If whoever else waits
+//! were served meanwhile, two such jobs would get the same, whatever they are due. So a job that got room is expected back
+//! for a while, and not passed by; nothing is lost, as the drain goes on.
 
 use forebay_model::JobId;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A job that nobody gives a share is not forgotten either.
 const LEAST: f64 = 1e-6;
+
+/// How long a job that got room is expected to come for more.
+const BACK: Duration = Duration::from_secs(1);
 
 /// Most jobs that are remembered while nobody waits.
 const MOST: usize = 1024;
@@ -18,10 +26,12 @@ pub(super) struct Line {
 
 #[derive(Default)]
 struct Stands {
-    /// Those that wait, and those that do not and have got more than whoever was served last.
+    /// Those that wait or are expected back, and those that are not and have got more than whoever was served last.
     jobs: HashMap<JobId, Stand>,
     /// What whoever was served last had got before.
     now: f64,
+    /// Until when anybody is expected back.
+    until: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Default, Debug)]
@@ -29,6 +39,14 @@ struct Stand {
     writers: u32,
     /// Bytes that it got, each as much as its share is small.
     got: f64,
+    /// Until when it is expected back.
+    back: Option<Instant>,
+}
+
+impl Stand {
+    fn counts(&self, now: Instant) -> bool {
+        self.writers > 0 || self.back.is_some_and(|back| now < back)
+    }
 }
 
 impl Stands {
@@ -53,22 +71,30 @@ impl Line {
     }
 
     /// It waits no more.
-    pub(super) fn leave(&self, job: JobId) {
+    pub(super) fn leave(&self, job: JobId, at: Instant) {
         let mut stands = self.stands();
         if let Some(stand) = stands.jobs.get_mut(&job) {
             stand.writers -= 1;
         }
         let (now, crowded) = (stands.now, stands.jobs.len() > MOST);
-        stands.jobs.retain(|_, stand| stand.writers > 0 || (stand.got > now && !crowded));
+        stands
+            .jobs
+            .retain(|_, stand| stand.writers > 0 || ((stand.got > now || stand.counts(at)) && !crowded));
     }
 
     /// Whether the next room is for this job.
-    pub(super) fn is_next(&self, job: JobId) -> bool {
+    pub(super) fn is_next(&self, job: JobId, at: Instant) -> bool {
         let stands = self.stands();
-        let first = stands.waiting().min_by(|one, other| {
-            one.1.got.partial_cmp(&other.1.got).unwrap_or(std::cmp::Ordering::Equal).then(one.0.cmp(other.0))
+        let first = stands.jobs.iter().filter(|(_, stand)| stand.counts(at)).min_by(|one, other| {
+            let away = |stand: &Stand| stand.writers == 0;
+            one.1.got.total_cmp(&other.1.got).then(away(one.1).cmp(&away(other.1))).then(one.0.cmp(other.0))
         });
         first.is_none_or(|(first, _)| *first == job)
+    }
+
+    /// Whether a job is expected back.
+    pub(super) fn is_expecting(&self, at: Instant) -> bool {
+        self.stands().until.is_some_and(|until| at < until)
     }
 
     /// All jobs that share what room there is: those that wait, and those that did a moment ago.
@@ -85,12 +111,23 @@ impl Line {
     }
 
     /// A job has got so much, and is due such a share.
-    pub(super) fn got(&self, job: JobId, bytes: u32, share: f64) {
+    pub(super) fn got(&self, job: JobId, bytes: u32, share: f64, at: Instant) {
         let mut stands = self.stands();
         if let Some(stand) = stands.jobs.get_mut(&job) {
             let before = stand.got;
             stand.got += f64::from(bytes) / share.max(LEAST);
+            stand.back = Some(at + BACK);
+            stands.until = stand.back;
             stands.now = stands.now.max(before);
+        }
+    }
+
+    /// So much of what a job got was taken back.
+    pub(super) fn gave_back(&self, job: JobId, bytes: u64, share: f64) {
+        let mut stands = self.stands();
+        let now = stands.now;
+        if let Some(stand) = stands.jobs.get_mut(&job) {
+            stand.got = (stand.got - bytes as f64 / share.max(LEAST)).max(now);
         }
     }
 }
@@ -101,14 +138,14 @@ mod tests {
 
     /// Room for so many pieces goes to whom? Every job has two writers that wait.
     fn given(shares: &[(u64, f64)], pieces: usize) -> Vec<usize> {
-        let line = Line::default();
+        let (line, now) = (Line::default(), Instant::now());
         let jobs: Vec<(JobId, f64)> = shares.iter().map(|&(job, share)| (JobId(job), share)).collect();
         jobs.iter().for_each(|(job, _)| (0..2).for_each(|_| line.stand(*job)));
         let mut given = vec![0; jobs.len()];
         for _ in 0..pieces {
-            let next: Vec<usize> = (0..jobs.len()).filter(|&at| line.is_next(jobs[at].0)).collect();
+            let next: Vec<usize> = (0..jobs.len()).filter(|&at| line.is_next(jobs[at].0, now)).collect();
             assert_eq!(next.len(), 1, "there is one next");
-            line.got(jobs[next[0]].0, 1000, jobs[next[0]].1);
+            line.got(jobs[next[0]].0, 1000, jobs[next[0]].1, now);
             given[next[0]] += 1;
         }
         given
@@ -128,44 +165,96 @@ mod tests {
 
     #[test]
     fn who_comes_late_has_missed_nothing_and_who_goes_is_not_waited_for() {
-        let line = Line::default();
+        let (line, begin) = (Line::default(), Instant::now());
         let (old, new) = (JobId(1), JobId(2));
         line.stand(old);
-        (0..1000).for_each(|_| line.got(old, 10, 0.5));
+        (0..1000).for_each(|_| line.got(old, 10, 0.5, begin));
         line.stand(new);
         for _ in 0..10 {
-            let next = if line.is_next(old) { old } else { new };
-            line.got(next, 10, 0.5);
+            let next = if line.is_next(old, begin) { old } else { new };
+            line.got(next, 10, 0.5, begin);
         }
-        line.got(new, 10, 0.5);
-        assert!(line.is_next(old), "they took turns");
-        line.leave(new);
-        assert!(line.is_next(old));
-        line.leave(old);
-        assert!(line.writers().is_empty() && line.is_next(new));
+        line.got(old, 10, 0.5, begin);
+        line.leave(new, begin);
+        assert!(!line.is_next(old, begin), "the other may come back, and has got less");
+        let later = begin + BACK;
+        assert!(line.is_next(old, later) && !line.is_expecting(later));
+        line.leave(old, later);
+        assert!(line.writers().is_empty() && line.is_next(new, later));
     }
 
-    /// Every job has one writer, which comes back when it was served.
-    #[test]
-    fn who_comes_back_has_not_forgotten_what_it_got() {
-        let line = Line::default();
+    /// Every job has one writer, which comes back when it was served, `away` later; whoever is next meanwhile is served.
+    fn given_to_lone_writers(away: Duration, pieces: usize) -> [usize; 2] {
+        let (line, mut now) = (Line::default(), Instant::now());
         let jobs = [(JobId(1), 0.75), (JobId(2), 0.25)];
-        jobs.iter().for_each(|(job, _)| line.stand(*job));
+        let mut due = [Some(now); 2];
         let mut given = [0, 0];
-        for _ in 0..100 {
-            let at = (0..2).find(|&at| line.is_next(jobs[at].0)).expect("somebody is next");
-            line.got(jobs[at].0, 1000, jobs[at].1);
-            line.leave(jobs[at].0);
-            given[at] += 1;
-            line.stand(jobs[at].0);
+        while given[0] + given[1] < pieces {
+            for at in 0..2 {
+                if due[at].take_if(|due| *due <= now).is_some() {
+                    line.stand(jobs[at].0);
+                }
+            }
+            match (0..2).find(|&at| due[at].is_none() && line.is_next(jobs[at].0, now)) {
+                Some(at) => {
+                    line.got(jobs[at].0, 1000, jobs[at].1, now);
+                    line.leave(jobs[at].0, now);
+                    (due[at], given[at]) = (Some(now + away), given[at] + 1);
+                }
+                None => now += Duration::from_millis(1),
+            }
         }
-        assert_eq!(given, [75, 25]);
-        jobs.iter().for_each(|(job, _)| line.leave(*job));
+        given
+    }
+
+    #[test]
+    fn who_fills_what_he_got_is_not_passed_by_and_who_stays_away_is() {
+        assert_eq!(given_to_lone_writers(Duration::ZERO, 100), [75, 25]);
+        assert_eq!(given_to_lone_writers(Duration::from_millis(20), 100), [75, 25]);
+        let (line, now) = (Line::default(), Instant::now());
+        let jobs = [(JobId(1), 0.75), (JobId(2), 0.25)];
+        for (job, share) in jobs {
+            line.stand(job);
+            line.got(job, 1000, share, now);
+        }
+        line.leave(JobId(1), now);
+        assert!(!line.is_next(JobId(2), now));
+        // Alone it gets all there is.
+        let later = now + BACK;
+        for _ in 0..10 {
+            assert!(line.is_next(JobId(2), later));
+            line.got(JobId(2), 1000, 0.25, later);
+        }
+        line.stand(JobId(1));
+        assert!(line.is_next(JobId(1), later), "it has missed nothing");
+    }
+
+    #[test]
+    fn what_was_taken_back_is_not_paid_for() {
+        let (line, now) = (Line::default(), Instant::now());
+        let (one, other) = (JobId(1), JobId(2));
+        [one, other].into_iter().for_each(|job| line.stand(job));
+        line.got(one, 1000, 0.5, now);
+        assert!(line.is_next(other, now));
+        line.gave_back(one, 1000, 0.5);
+        assert!(line.is_next(one, now));
+        line.got(one, 1000, 0.5, now);
+        line.got(other, 1000, 0.5, now);
+        line.got(one, 1000, 0.5, now);
+        line.gave_back(one, 1 << 30, 0.5);
+        assert!(line.is_next(one, now));
+        line.got(one, 1000, 0.5, now);
+        assert!(line.is_next(other, now), "nobody gets more back than it was ahead");
+    }
+
+    #[test]
+    fn not_everybody_is_remembered() {
+        let (line, now) = (Line::default(), Instant::now());
         for job in 100..100 + 2 * MOST as u64 {
             line.stand(JobId(job));
-            line.got(JobId(job), 1000, 1e-3);
-            line.leave(JobId(job));
+            line.got(JobId(job), 1000, 1e-3, now);
+            line.leave(JobId(job), now);
         }
-        assert!(line.stands().jobs.len() <= MOST + 1, "not everybody is remembered");
+        assert!(line.stands().jobs.len() <= MOST + 1);
     }
 }

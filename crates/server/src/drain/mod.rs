@@ -35,7 +35,6 @@ mod work;
 
 pub use alpha::Alpha;
 pub(crate) use permits::RENEW;
-pub(crate) use room::Room;
 pub use settings::{Draining, Hours, Verify};
 pub(crate) use shared::open_place;
 pub(crate) use talk::converse;
@@ -177,6 +176,7 @@ impl Engine {
     /// Begins to drain: the threads end when the server does, and let go of what says that something is alive.
     pub(crate) fn start(service: &Arc<Service>, alive: &mpsc::Sender<()>) {
         let Some(engine) = &service.drain else { return };
+        service.store.data().be_patient(room::FRESH);
         for _ in 0..engine.workers {
             let (service, alive) = (service.clone(), alive.clone());
             tokio::task::spawn_blocking(move || {

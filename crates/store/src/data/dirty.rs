@@ -6,6 +6,7 @@ use super::{Data, lock};
 use crate::meta::Batch;
 use forebay_model::{FileId, JobId, Result, Span, Stamp, Uid};
 use forebay_shm::View;
+use std::sync::atomic::Ordering;
 
 /// Bytes of a file that are in a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,20 +58,32 @@ impl Data {
         self.hear(file, &mut state).is_ok() && state.index.extents().any(old)
     }
 
-    /// What of a span is in regions, to be written behind.
+    /// What of a span is in regions, to be written behind. Fails if it is not what was written: clients can change what
+    /// they have written by shared memory.
     pub fn pick(&self, file: FileId, span: Span) -> Result<Vec<Picked>> {
-        let state = self.files.get(file, || self.load(file))?;
-        let mut state = lock(&state);
-        self.hear(file, &mut state)?;
-        state.alive()?;
-        let mut picked = Vec::new();
-        for extent in state.index.pieces(span) {
-            if let Source::Data(bytes) = extent.source {
+        let (mut picked, mut lent) = (Vec::new(), Vec::new());
+        {
+            let state = self.files.get(file, || self.load(file))?;
+            let mut state = lock(&state);
+            self.hear(file, &mut state)?;
+            state.alive()?;
+            for extent in state.index.pieces(span) {
+                let Source::Data(bytes) = extent.source else { continue };
                 let region = self.region(bytes.region);
                 self.damage.check(&region, bytes.slot)?;
-                let bytes = region.view(bytes.ticket(extent.span.len()))?;
-                picked.push(Picked { span: extent.span, stamp: extent.stamp, bytes });
+                let view = region.view(bytes.ticket(extent.span.len()))?;
+                picked.push(Picked { span: extent.span, stamp: extent.stamp, bytes: view });
+                // A record that leaves in many parts is looked at with the first and the last of them.
+                let end = u64::from(bytes.from) + extent.span.len();
+                let at_an_end = bytes.from == 0 || end == u64::from(bytes.record.len());
+                if at_an_end && region.lent.load(Ordering::Acquire) {
+                    lent.push((region, bytes));
+                }
             }
+        }
+        for (region, bytes) in lent {
+            self.is_whole(&region, &bytes);
+            self.damage.check(&region, bytes.slot)?;
         }
         Ok(picked)
     }

@@ -18,6 +18,7 @@ use crc32c::crc32c;
 use forebay_model::{FileId, Incarnation, RegionId, Result, Stamp, Uid};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, RwLock};
 
 const CLOCK_KEY: &[u8] = b"c";
@@ -252,6 +253,8 @@ fn find(
     start: Start,
 ) -> Result<Found> {
     let Opened { region, generation, uid, fault } = Region::open(disk, geometry, incarnation, id)?;
+    // Nobody knows any more who has mapped it.
+    region.lent.store(start != Start::Fresh, Ordering::Release);
     let region = Arc::new(region);
     let (records, parts) = (Vec::new(), Vec::new());
     let mut found = Found { region, uid, records, parts, used_slots: 0, torn: 0, fault };

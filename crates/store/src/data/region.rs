@@ -85,6 +85,8 @@ pub(super) struct Region {
     headers: Mutex<Headers>,
     /// Holds bytes whose checksum is wrong: kept as it is, never cleaned.
     pub(super) damaged: AtomicBool,
+    /// Whether clients may be able to change its bytes: what they were granted there once they have mapped.
+    pub(super) lent: AtomicBool,
 }
 
 pub(super) fn data_name(id: RegionId) -> String {
@@ -191,6 +193,7 @@ impl Region {
             flush_failed: AtomicBool::new(false),
             headers: Mutex::new(Headers { sequence, flushed: false }),
             damaged: AtomicBool::new(false),
+            lent: AtomicBool::new(false),
         }
     }
 

@@ -48,6 +48,8 @@ pub(super) struct State {
     pub(super) next_slab: u32,
     /// How often it was granted something: grants grow.
     pub(super) grants: u32,
+    /// When it was last granted something.
+    pub(super) granted: Instant,
     pub(super) last_stamp: u64,
     /// Whether its client has been heard of since it was given the ring, so that its lock says something.
     pub(super) confirmed: bool,
@@ -148,17 +150,21 @@ impl Channel {
         let (Some(file), Some(waiting)) = (state.bound, self.taker.waiting(taken)) else {
             return Glance::Empty;
         };
-        let moved = state.seen.0 != taken + waiting;
-        if moved {
-            state.seen = (taken + waiting, Instant::now());
-        }
-        let still = !moved && state.seen.1.elapsed() > STILL;
+        let still = state.still(taken + waiting) > STILL;
         let scarce = state.slabs.len() > MANY_SLABS;
         match waiting {
             0 => Glance::Empty,
             1..=MANY_RECORDS if !still && !scarce => Glance::Moving(file),
             _ => Glance::Waiting(file),
         }
+    }
+
+    /// Whether its client has neither used nor been granted anything for so long.
+    pub(super) fn is_idle(&self, patience: Duration) -> bool {
+        let mut state = self.lock();
+        let taken = state.note.taken();
+        let waiting = self.taker.waiting(taken).unwrap_or(0);
+        patience.is_zero() || state.still(taken + waiting).min(state.granted.elapsed()) >= patience
     }
 
     /// The writes that wait in the ring, and the number of records they are in. Whatever is not as it should be is
@@ -226,6 +232,7 @@ impl State {
             writes: true,
             next_slab: 0,
             grants: 0,
+            granted: Instant::now(),
             last_stamp: 0,
             confirmed: false,
             idle_since: Instant::now(),
@@ -233,6 +240,14 @@ impl State {
             sums: Sums::default(),
             refused: 0,
         }
+    }
+
+    /// How long its client has published nothing; it has published so many records.
+    fn still(&mut self, head: u64) -> Duration {
+        if self.seen.0 != head {
+            self.seen = (head, Instant::now());
+        }
+        self.seen.1.elapsed()
     }
 
     /// Whether its client can write without asking.
@@ -258,16 +273,19 @@ impl State {
         Some(Part { region: Arc::clone(&granted.region), slot, ticket })
     }
 
-    /// Lets go of all slabs before this one. What they hold must have been heard before.
-    pub(super) fn release(&mut self, before: u32) {
-        let note = &self.note;
+    /// Lets go of all slabs before this one, and says how many of their bytes were not used. What they hold must have
+    /// been heard before.
+    pub(super) fn release(&mut self, before: u32) -> u64 {
+        let (note, mut unused) = (&self.note, 0);
         self.slabs.retain(|granted| {
             let keep = granted.note.number >= before;
             if !keep {
                 note.remove_slab(granted.note.number);
+                unused += u64::from(granted.note.start + granted.note.len - granted.filled);
             }
             keep
         });
+        unused
     }
 }
 

@@ -32,12 +32,14 @@ use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Span, Stamp, Uid};
 use forebay_shm::{BELL_BYTES, Bell, RING_BYTES, Taker};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Most rings of a store.
 const MOST_RINGS: usize = 256;
+/// Most jobs of which it is known what they did not use.
+const MOST_JOBS: usize = 1024;
 /// How long a client may take to say that it has a ring.
 const UNCONFIRMED: Duration = Duration::from_secs(60);
 const BELL: &str = "bell";
@@ -71,6 +73,10 @@ pub(super) struct Rings {
     bell: OnceLock<Bell>,
     /// Something died of what was heard.
     dead: AtomicBool,
+    /// When space is short, what was used so many nanoseconds ago is left to clients.
+    patience: AtomicU64,
+    /// Bytes that were granted to jobs and came back unused, until somebody asks.
+    unused: Mutex<HashMap<JobId, u64>>,
 }
 
 #[derive(Default)]
@@ -109,6 +115,17 @@ impl Rings {
             }
         }
         lock(&self.table).bound.remove(&file);
+    }
+
+    /// A job has not used so much of what it was granted.
+    fn came_back(&self, job: JobId, bytes: u64) {
+        if bytes > 0 {
+            let mut unused = lock(&self.unused);
+            if unused.len() >= MOST_JOBS {
+                unused.clear();
+            }
+            *unused.entry(job).or_default() += bytes;
+        }
     }
 
     fn insert(&self, channel: &Arc<Channel>) {
@@ -198,7 +215,7 @@ impl Data {
             // A client fills its slabs in order: those before the last that it used are done with.
             let used = state.slabs.iter().rev().find(|granted| granted.filled > granted.note.start);
             if let Some(last) = used.map(|granted| granted.note.number) {
-                state.release(last);
+                self.rings.came_back(state.job, state.release(last));
             }
         }
         Ok(())
@@ -459,7 +476,11 @@ impl Data {
             self.rings.count.store(table.channels.len(), Ordering::Release);
         }
         channel.end_leases();
-        channel.lock().release(u32::MAX);
+        let (job, unused) = {
+            let mut state = channel.lock();
+            (state.job, state.release(u32::MAX))
+        };
+        self.rings.came_back(job, unused);
         // The note goes first: a ring without one is nobody's.
         self.disk.remove(&Note::name(channel.id))?;
         self.disk.remove(&ring_name(channel.id))

@@ -5,10 +5,13 @@ use super::channel::{Channel, Granted, State};
 use super::note::{MOST_SLABS, SlabNote};
 use crate::data::reclaim::Want;
 use crate::data::{Data, Grant, lock};
-use forebay_model::{Error, ErrorKind, FileId, Result, Uid};
+use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Uid};
 use forebay_shm::Slab;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// The first grant to a ring; each is four times the one before, up to a bound.
 const FIRST_SLAB: u32 = 256 << 10;
@@ -127,6 +130,7 @@ impl Data {
         state.granting -= 1;
         let Some(grant) = grant? else { return Ok(None) };
         let (region, slot, slots) = (grant.region, grant.slot, grant.slots);
+        region.lent.store(true, Ordering::Release);
         let note = SlabNote {
             number: state.next_slab,
             region: region.id,
@@ -140,6 +144,7 @@ impl Data {
             return Err(Error::new(ErrorKind::Busy, "the ring was bound to another file meanwhile"));
         }
         (state.next_slab, state.grants) = (state.next_slab + 1, state.grants.saturating_add(1));
+        state.granted = Instant::now();
         let path =
             self.disk.path(&crate::data::region::data_name(region.id)).ok_or(ErrorKind::Unsupported)?;
         let offer = SlabOffer {
@@ -168,7 +173,7 @@ impl Data {
         }
         let mut state = channel.lock();
         if channel.taker.waiting(state.note.taken()).unwrap_or(0) == 0 {
-            state.release(keep);
+            self.rings.came_back(state.job, state.release(keep));
         }
         if state.slabs.len() >= MOST_SLABS as usize {
             return Err(Error::new(ErrorKind::Busy, "the ring has as many slabs as it may"));
@@ -178,10 +183,24 @@ impl Data {
         Ok(())
     }
 
+    /// From now on somebody makes room when space is short: only what was not used for so long is taken back from
+    /// clients then, so that what they were given in their turn is theirs to fill.
+    pub fn be_patient(&self, patience: Duration) {
+        let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        self.rings.patience.store(nanos, Ordering::Relaxed);
+    }
+
+    /// What jobs were granted and did not use, since this was asked last.
+    #[must_use]
+    pub fn taken_back(&self) -> HashMap<JobId, u64> {
+        std::mem::take(&mut *lock(&self.rings.unused))
+    }
+
     /// Takes back every slab that is not being filled just now; true if there was any.
     pub(in crate::data) fn recall_slabs(&self) -> Result<bool> {
+        let patience = Duration::from_nanos(self.rings.patience.load(Ordering::Relaxed));
         let mut any = false;
-        for channel in self.rings.all() {
+        for channel in self.rings.all().into_iter().filter(|channel| channel.is_idle(patience)) {
             any |= self.recall(&channel)?;
         }
         Ok(any)
@@ -205,7 +224,7 @@ impl Data {
             self.listen(file)?;
         }
         let mut state = channel.lock();
-        state.release(recall.before);
+        self.rings.came_back(state.job, state.release(recall.before));
         state.grants = 0;
         Ok(())
     }
