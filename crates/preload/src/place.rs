@@ -223,6 +223,16 @@ pub(crate) fn behind(holder: FileId, target: Vec<u8>, rest: &[u8]) -> Landing<(F
     }
 }
 
+/// The directory and the name a path ends in, where they are known without asking. The directory may be gone by now: who is
+/// told that it is stale has to walk. Names that a slash follows are not known.
+pub(crate) fn seen_entry(by_id: &ById, dir: FileId, way: &[u8]) -> Option<(FileId, Name)> {
+    let (parent, name, slash) = path::split(way)?;
+    if slash {
+        return None;
+    }
+    Some((by_id.seen_dir(dir, parent)?, Name::new(name).ok()?))
+}
+
 /// The directory and the name a path ends in.
 pub(crate) async fn entry(
     by_id: &ById,

@@ -86,6 +86,11 @@ impl Batch {
         self.changes.extend(other.changes);
     }
 
+    /// What it changes: keys, and their values, or none where they go.
+    pub(crate) fn changes(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        self.changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()))
+    }
+
     /// Whether there is nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
