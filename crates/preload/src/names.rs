@@ -2,7 +2,7 @@
 
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::opening::masked;
-use crate::place::{Place, Subject, locate, seen_entry, subject};
+use crate::place::{Place, Subject, locate, locate_in, seen_entry, subject};
 use crate::quiet::Quiet;
 use crate::{engine, hook, mem};
 use forebay_client::{ById, RenameMode};
@@ -67,7 +67,8 @@ fn remove_at_once(place: Place) -> Outcome<c_int> {
 }
 
 pub(crate) fn remove_at(dirfd: c_int, path: *const c_char, flags: c_int) -> Outcome<c_int> {
-    let place = locate(dirfd, path)?;
+    let mut quiet = None;
+    let place = locate_in(&mut quiet, dirfd, path)?;
     match flags {
         0 => remove_at_once(place),
         libc::AT_REMOVEDIR => remove_dir(&place),
@@ -206,7 +207,7 @@ hook::hooks! {
     fn [mkdir](path: *const c_char, mode: mode_t) -> c_int, at path => make_dir(HERE, path, mode);
     fn [mkdirat](dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int, at path => make_dir(dirfd, path, mode);
     fn [rmdir](path: *const c_char) -> c_int, at path => remove_dir(&locate(HERE, path)?);
-    fn [unlink](path: *const c_char) -> c_int, at path => remove_at_once(locate(HERE, path)?);
+    fn [unlink](path: *const c_char) -> c_int, at path => remove_at(HERE, path, 0);
     fn [unlinkat](dirfd: c_int, path: *const c_char, flags: c_int) -> c_int, at path => remove_at(dirfd, path, flags);
     fn [remove](path: *const c_char) -> c_int, at path => remove_any(path);
     fn [rename](from: *const c_char, to: *const c_char) -> c_int => rename_at(HERE, from, HERE, to, 0);

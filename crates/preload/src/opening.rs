@@ -3,7 +3,9 @@
 use crate::backing::{self, Birth, Kind};
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::open::Open;
-use crate::place::{Entry, Landing, Place, Subject, behind, entry, locate, seen_entry, subject, walk};
+use crate::place::{
+    Entry, Landing, Place, Subject, behind, entry, locate, locate_in, seen_entry, subject, walk,
+};
 use crate::quiet::Quiet;
 use crate::{engine, hook, life, table};
 use forebay_client::{ById, File, IfExists, MAX_LINKS, Step};
@@ -189,7 +191,8 @@ pub(crate) fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: mod
     {
         return fail(libc::ENOENT);
     }
-    let place = locate(dirfd, path)?;
+    let mut quiet = None;
+    let place = locate_in(&mut quiet, dirfd, path)?;
     let _quiet = Quiet::begin();
     let opened = open_place(&place, flags, mode);
     drop(place);

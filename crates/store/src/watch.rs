@@ -82,6 +82,10 @@ impl<K: Kv> Kv for WatchedKv<K> {
         self.inner.commit_copy(batch)
     }
 
+    fn rest(&self) -> Result<()> {
+        self.inner.rest()
+    }
+
     fn sync(&self) -> Result<()> {
         self.inner.sync()
     }

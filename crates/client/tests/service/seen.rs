@@ -85,7 +85,7 @@ fn whatever_others_change_is_seen_at_once() {
         ),
         (
             "appended to",
-            |other| drop(other.open("/d/f", OpenOptions::APPEND).unwrap().append(b"end").unwrap()),
+            |other| _ = other.open("/d/f", OpenOptions::APPEND).unwrap().append(b"end").unwrap(),
             |seen| seen.as_ref().unwrap().size == 3,
         ),
         ("linked", |other| drop(other.link("/d/f", "/l").unwrap()), |seen| seen.as_ref().unwrap().links == 2),
@@ -214,7 +214,7 @@ const PATHS: [&str; 9] = ["/a", "/a/f", "/a/g", "/a/b", "/a/b/f", "/c", "/c/f", 
 
 impl Crowd {
     fn path(&mut self) -> &'static str {
-        self.dice.pick(&PATHS)
+        PATHS[self.dice.index(PATHS.len())]
     }
 
     /// Whether it could be done does not matter here.

@@ -169,6 +169,10 @@ impl<K: Kv> Kv for CachedKv<K> {
         self.commit(batch.clone())
     }
 
+    fn rest(&self) -> Result<()> {
+        self.inner.rest()
+    }
+
     fn sync(&self) -> Result<()> {
         self.inner.sync()
     }

@@ -33,6 +33,8 @@ pub struct FjallKv {
     keyspace: Keyspace,
     flusher: Flusher,
     log: Mutex<Log>,
+    /// What the log held when nobody was there the last time.
+    rested: Mutex<Option<Mark>>,
     /// What is in the log, as far as nothing later in it changes it.
     ahead: RwLock<BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
 }
@@ -85,7 +87,8 @@ impl FjallKv {
         })?;
         let log = take_over(dir, &database, &keyspace)?;
         let (flusher, ahead) = (Flusher::default(), RwLock::default());
-        Ok(FjallKv { dir: dir.to_owned(), database, keyspace, flusher, log: Mutex::new(log), ahead })
+        let (log, rested) = (Mutex::new(log), Mutex::default());
+        Ok(FjallKv { dir: dir.to_owned(), database, keyspace, flusher, log, rested, ahead })
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
@@ -219,6 +222,17 @@ impl Kv for FjallKv {
         Ok(())
     }
 
+    fn rest(&self) -> Result<()> {
+        let mut log = self.log();
+        let mark = Some(log.mark());
+        let before =
+            std::mem::replace(&mut *self.rested.lock().unwrap_or_else(PoisonError::into_inner), mark);
+        match before == mark && log.is_worth_emptying() {
+            true => self.catch_up(&mut log),
+            false => Ok(()),
+        }
+    }
+
     fn sync(&self) -> Result<()> {
         self.catch_up(&mut self.log())?;
         self.flusher.flush(|| guarded(&self.dir, "flush", || self.database.persist(PersistMode::SyncAll)))
@@ -298,6 +312,28 @@ fn explain_io(cause: &io::Error) -> (ErrorKind, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_log_is_emptied_while_nobody_commits() {
+        let dir = tempfile::tempdir().unwrap();
+        let kv = FjallKv::create(dir.path(), Bytes::mib(1)).unwrap();
+        let commit = |number: u32| {
+            let mut batch = Batch::default();
+            batch.put(number.to_be_bytes(), vec![7; 1000]);
+            kv.commit(batch).unwrap();
+        };
+        let waits = || !kv.ahead.read().unwrap().is_empty();
+        commit(0);
+        (0..3).for_each(|_| kv.rest().unwrap());
+        assert!(waits(), "it is not worth it");
+        (1..100).for_each(commit);
+        kv.rest().unwrap();
+        assert!(waits(), "somebody was there");
+        kv.rest().unwrap();
+        assert!(!waits());
+        (0..100_u32)
+            .for_each(|number| assert_eq!(kv.get(&number.to_be_bytes()).unwrap(), Some(vec![7; 1000])));
+    }
 
     #[test]
     fn the_end_of_a_prefix() {

@@ -59,6 +59,12 @@ pub trait Kv: Send + Sync {
         self.commit(batch.clone())
     }
 
+    /// To be called now and then: if nothing was committed since the last time, does what the next one would have to wait
+    /// for.
+    fn rest(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// After it returns, everything committed before it was called survives the death of the machine.
     /// Calls at the same time share one flush.
     fn sync(&self) -> Result<()>;

@@ -89,7 +89,7 @@ impl Leases {
     }
 
     /// What was told about the file counts no more. Whoever wants to know waits for its lock, which the caller holds.
-    fn tell(&self) {
+    pub(in crate::data) fn tell(&self) {
         if let Some(watch) = &self.watch
             && let Some(epochs) = watch.epochs.get()
         {
