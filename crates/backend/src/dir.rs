@@ -8,13 +8,14 @@ use crate::{Backend, Creation, Found, Layout, Object, Path, Version, acl, lustre
 use forebay_model::{Error, ErrorKind, FileKind, Gid, Name, Result, Span, Special, Time, Uid};
 use forebay_policy::place::Description;
 use rustix::fs::{
-    AtFlags, FallocateFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, Timespec, Timestamps, XattrFlags,
-    chmod, chownat, fallocate, fchmod, fchown, fsetxattr, ftruncate, getxattr, linkat, mkdirat, openat2,
-    readlinkat, renameat, statx, symlinkat, unlinkat, utimensat,
+    Advice, AtFlags, FallocateFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, Timespec, Timestamps,
+    XattrFlags, chmod, chownat, fadvise, fallocate, fchmod, fchown, fsetxattr, ftruncate, getxattr, linkat,
+    mkdirat, openat2, readlinkat, renameat, statx, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::{Errno, pwritev};
 use std::fs::File;
 use std::io::IoSlice;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use std::path::PathBuf;
 const TRIES: u32 = 100;
 /// Most parts of one vectored write that Linux takes.
 const MOST_PARTS: usize = 1024;
+const PAGE: u64 = 4096;
 /// `O_LOV_DELAY_CREATE`: Lustre makes a name, and waits with the layout.
 const DELAY: OFlags = OFlags::NOCTTY.union(OFlags::from_bits_retain(0o20_000));
 /// Longest access list that is looked at.
@@ -362,6 +364,13 @@ impl Object for DirObject {
         Ok(done)
     }
 
+    fn forget(&self, span: Span) {
+        // Only whole pages go, and what does not is read from memory.
+        let start = span.start / PAGE * PAGE;
+        let len = NonZeroU64::new(span.end.next_multiple_of(PAGE) - start);
+        let _ = fadvise(&self.0, start, len, Advice::DontNeed);
+    }
+
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
         let (mut at, mut left): (u64, Vec<IoSlice<'_>>) =
             (offset, parts.iter().map(|part| IoSlice::new(part)).collect());
@@ -403,11 +412,22 @@ fn unreadable(error: &dyn std::fmt::Display) -> Error {
 }
 
 pub(crate) fn look(file: &impl AsFd) -> rustix::io::Result<Statx> {
-    statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
+    statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
 }
 
 pub(crate) fn version(stat: &Statx) -> Version {
-    Version { size: stat.stx_size, mtime: time(stat.stx_mtime), serial: stat.stx_ino }
+    Version { size: stat.stx_size, mtime: time(stat.stx_mtime), serial: serial(stat) }
+}
+
+/// Inode numbers are used again, often at once: with the time of its birth, where that is known, a file has one of its own.
+fn serial(stat: &Statx) -> u64 {
+    let born = match stat.stx_mask & StatxFlags::BTIME.bits() {
+        0 => 0,
+        _ => (stat.stx_btime.tv_sec as u64)
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(stat.stx_btime.tv_nsec.into()),
+    };
+    (stat.stx_ino ^ born.rotate_left(32)).max(1)
 }
 
 fn time(time: rustix::fs::StatxTimestamp) -> Time {

@@ -1,7 +1,7 @@
 //! A back end that fails when it is told to, before or after it has done what was asked.
 
 use crate::{Backend, Creation, Found, Layout, Object, Path, Version};
-use forebay_model::{Error, ErrorKind, Gid, Name, Result, Time, Uid};
+use forebay_model::{Error, ErrorKind, Gid, Name, Result, Span, Time, Uid};
 use forebay_policy::place::Description;
 use std::sync::Arc;
 
@@ -151,6 +151,10 @@ impl Object for FaultyObject {
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         through(&self.choose, "read", || self.inner.read_at(offset, into))
+    }
+
+    fn forget(&self, span: Span) {
+        self.inner.forget(span);
     }
 
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {

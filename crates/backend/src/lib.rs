@@ -131,6 +131,10 @@ pub trait Object: Send {
     /// Reads as much as there is from an offset on; less than asked for only at the end.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize>;
 
+    /// Lets go of what memory keeps of bytes that are on their device, where that can be done: whoever reads them next reads
+    /// the device.
+    fn forget(&self, _span: Span) {}
+
     /// Writes all of these, one behind the other, from an offset on.
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()>;
 

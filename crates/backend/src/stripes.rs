@@ -369,6 +369,18 @@ impl Object for StripedObject {
         Ok(len)
     }
 
+    fn forget(&self, span: Span) {
+        let mut at = span.start;
+        while at < span.end {
+            let (part, place, follow) = self.plan.place(at);
+            let len = follow.min(span.end - at);
+            if let Ok(object) = self.part(part).to_read(&self.plan.object()) {
+                DirObject(object).forget(Span::new(place, place + len));
+            }
+            at += len;
+        }
+    }
+
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
         let mut at = offset;
         for mut bytes in parts.iter().copied() {

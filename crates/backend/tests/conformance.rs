@@ -3,9 +3,13 @@
 mod support;
 
 use forebay_backend::{Backend, Creation, Dir, Faulty, Layout, Memory, Model};
-use forebay_model::{ErrorKind, FileKind, Gid, Name, Time, Uid};
+use forebay_model::{ErrorKind, FileKind, Gid, Name, Span, Time, Uid};
+use rustix::io::{ReadWriteFlags, preadv2};
+use std::collections::BTreeSet;
+use std::io::IoSliceMut;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use support::Bucket;
 
 fn path(text: &str) -> Vec<Name> {
@@ -287,4 +291,44 @@ fn what_cannot_be_a_back_end_is_said() {
         let error = forebay_backend::open(name).err().expect("refused");
         assert!(error.to_string().contains(says), "{name}: {error}");
     }
+}
+
+#[test]
+fn a_file_in_the_place_of_another_has_a_serial_number_of_its_own() {
+    for world in [dir(), striped(2)] {
+        let serial = || world.backend.find(&path("f")).unwrap().expect("it is there").version.serial;
+        let mut seen = BTreeSet::new();
+        for _ in 0..8 {
+            world.put("f", b"same");
+            assert!(seen.insert(serial()), "it is one that was there before");
+            // Clocks of file systems tick slowly.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        world.backend.open_to_write(&path("f")).unwrap().write_at(0, &[b"more"]).unwrap();
+        assert!(seen.contains(&serial()), "it stays the same one when it is written to");
+    }
+}
+
+#[test]
+fn what_memory_keeps_of_a_file_can_be_let_go_of() {
+    const LEN: usize = 1 << 20;
+    let world = dir();
+    world.put("f", &[7; LEN]);
+    let file = std::fs::File::open(world.dirs[0].path().join("f")).unwrap();
+    let in_memory = || {
+        let mut page = [0; 16];
+        let mut into = [IoSliceMut::new(&mut page)];
+        preadv2(&file, &mut into, (LEN / 2) as u64, ReadWriteFlags::NOWAIT).is_ok()
+    };
+    let object = world.backend.open(&path("f")).unwrap();
+    let mut back = vec![0; LEN];
+    assert_eq!(object.read_at(0, &mut back).unwrap(), LEN);
+    let is_tmpfs = rustix::fs::fstatfs(&file).unwrap().f_type == 0x0102_1994;
+    if is_tmpfs || !in_memory() {
+        return forebay_dice::skip("letting go of what memory keeps", "it keeps all, or does not say what");
+    }
+    object.forget(Span::new(100, LEN as u64 - 100));
+    assert!(!in_memory());
+    assert_eq!(object.read_at(0, &mut back).unwrap(), LEN);
+    assert!(back.iter().all(|&byte| byte == 7));
 }

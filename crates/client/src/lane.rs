@@ -12,11 +12,14 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Most slabs that are worth having at once: one that is filled, and two ahead.
 pub(crate) const SLABS: usize = 3;
+/// How long nobody asks again after the server had nothing for us.
+const REST: Duration = Duration::from_secs(1);
 /// Most rings that wait for their next file.
 const MOST_IDLE: usize = 64;
 /// Most regions that stay mapped although nothing is granted there.
@@ -28,8 +31,8 @@ pub(crate) struct Lanes {
     idle: Mutex<Vec<Lane>>,
     windows: Mutex<Known<Window>>,
     panes: Mutex<Known<Pane>>,
-    /// The server said that there is none for us, or it cannot be reached from here.
-    off: AtomicBool,
+    /// By the machine's clock, until when nobody asks for any: for ever where it cannot be reached from here.
+    off: AtomicU64,
 }
 
 /// Mapped files by their paths, each with the number that tells it from others that had the same path.
@@ -91,11 +94,24 @@ fn open(path: &[u8]) -> io::Result<File> {
 
 impl Lanes {
     pub(crate) fn is_off(&self) -> bool {
-        self.off.load(Ordering::Relaxed)
+        match self.off.load(Ordering::Relaxed) {
+            0 => false,
+            u64::MAX => true,
+            until => monotonic() < until,
+        }
     }
 
     pub(crate) fn switch_off(&self) {
-        self.off.store(true, Ordering::Relaxed);
+        self.off_until(u64::MAX);
+    }
+
+    /// The server has none for us as things are, which may change.
+    pub(crate) fn rest(&self) {
+        self.off_until(monotonic() + REST.as_nanos() as u64);
+    }
+
+    fn off_until(&self, until: u64) {
+        self.off.store(until, Ordering::Relaxed);
         lock(&self.idle).clear();
     }
 

@@ -203,7 +203,7 @@ impl Memory {
             }
             Ok(Reply::Ring(grant)) => self.take(before, &grant, life, write),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
-                self.session.lanes.switch_off();
+                self.session.lanes.rest();
                 false
             }
             _ => false,

@@ -21,8 +21,7 @@ impl Driver {
     pub fn check_behind(&mut self, place: &Path) {
         let client = self.client().as_identity(Identity::root());
         drain(&client);
-        let mut names: BTreeMap<NodeId, Vec<String>> = BTreeMap::new();
-        self.collect(ROOT, "", &mut names);
+        let names = self.names();
         let mut expected = BTreeSet::new();
         for (id, paths) in &names {
             // A file with several names has one of them behind.
@@ -35,6 +34,13 @@ impl Driver {
         let mut found = BTreeSet::new();
         list(place, "", &mut found);
         assert_eq!(found, expected);
+    }
+
+    /// Everything but the root, with all its paths.
+    pub(crate) fn names(&self) -> BTreeMap<NodeId, Vec<String>> {
+        let mut names = BTreeMap::new();
+        self.collect(ROOT, "", &mut names);
+        names
     }
 
     fn collect(&self, dir: NodeId, path: &str, names: &mut BTreeMap<NodeId, Vec<String>>) {

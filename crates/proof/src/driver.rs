@@ -109,6 +109,15 @@ impl Driver {
         &self.tree
     }
 
+    /// What somebody else changes, and whose chance decides how.
+    pub(crate) fn others(&mut self) -> (&mut Tree, &mut Dice) {
+        (&mut self.tree, &mut self.dice)
+    }
+
+    pub(crate) fn has_open(&self, node: NodeId) -> bool {
+        self.handles.iter().any(|handle| handle.node == node)
+    }
+
     fn note(&mut self, who: &Identity, op: &Op, real: &Result<(Answer, Option<File>), Error>) {
         if self.last.len() == REMEMBERED {
             self.last.pop_front();

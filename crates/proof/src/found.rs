@@ -9,11 +9,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::sync::Arc;
 
-const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+pub(crate) const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const MODES: [u16; 6] = [0o755, 0o777, 0o700, 0o644, 0o640, 0o1777];
 const OWNERS: [(u32, u32); 3] = [(6001, 6100), (6002, 6200), (0, 0)];
 const DEPTH: u32 = 3;
-const LARGEST: u64 = 300_000;
+pub(crate) const LARGEST: u64 = 300_000;
 
 /// Makes a tree of files below a directory that exists, and below the root of the model.
 pub(crate) fn find(dice: &mut Dice, place: &Path, tree: &mut Tree) {
@@ -52,7 +52,7 @@ fn fill(dice: &mut Dice, place: &Path, tree: &mut Tree, dir: NodeId, depth: u32)
     }
 }
 
-fn attributes(dice: &mut Dice, path: &Path, body: Body) -> Node {
+pub(crate) fn attributes(dice: &mut Dice, path: &Path, body: Body) -> Node {
     if !matches!(body, Body::Link(_)) {
         let mode = u32::from(*dice.pick(&MODES));
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode can be set");

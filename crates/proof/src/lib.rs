@@ -5,6 +5,8 @@
 //! raw, meter          frames without a client, what a process uses
 //! tree, oracle, op    the reference model of a file system, and what can be done to it
 //! driver              random operations in both worlds, compared after every step
+//! found, meddle       what is behind before the service, and what somebody else changes there
+//! behind              what the service has brought there
 //! block, ledger       writes that describe themselves, and what was acknowledged of them
 //! person              real users
 //! process             clients in processes of their own
@@ -24,6 +26,7 @@ mod fleet;
 mod found;
 mod host;
 mod ledger;
+mod meddle;
 mod meter;
 mod op;
 mod oracle;

@@ -1,4 +1,5 @@
-//! A server before a directory: the reference model knows what was there before, and nothing tells the two apart.
+//! A server before a directory: the reference model knows what was there before and what others change there, and nothing
+//! tells the two apart.
 
 use forebay_client::blocking::Client;
 use forebay_dice::Dice;
@@ -71,6 +72,8 @@ fn play_on(hosts: impl Fn() -> Host, routes: Routes, part: u64) {
                 // Lazily, and some time before the end: what comes after that is to be behind too.
                 if drain != Drains::Lazily || number == 199 {
                     driver.check_behind(&host.behind());
+                    driver.check();
+                    driver.meddle(&host.behind());
                     driver.check();
                 }
             }

@@ -107,6 +107,10 @@ impl Object for Modelled {
         self.inner.read_at(offset, into)
     }
 
+    fn forget(&self, span: Span) {
+        self.inner.forget(span);
+    }
+
     fn zero(&self, span: Span) -> Result<()> {
         self.inner.zero(span)
     }

@@ -120,6 +120,24 @@ fn the_way_of_writes_is_changed_while_servers_run() {
 }
 
 #[test]
+fn whoever_waits_for_room_is_counted_and_one_warning_says_so() {
+    let mut world = World::empty();
+    std::fs::create_dir(world.path("behind")).unwrap();
+    world.start(&["--backend", "model:hdd,slower=8:dir:behind"]);
+    let mut waits = 0;
+    // More than there is room for, and more when it is full.
+    for (name, mib) in [("/one", 150), ("/two", 16)] {
+        world.write("burst", vec![7; mib << 20]);
+        world.well(&["put", "burst", name]);
+        let now = world.json(&["status", "--json"])["route"]["waits"].as_u64().expect("a count");
+        assert!(now > waits, "{name}: {now} after {waits}");
+        waits = now;
+    }
+    let log = std::fs::read_to_string(world.path("store.log")).unwrap();
+    assert_eq!(log.matches("the buffer is full: writers wait for the drain").count(), 1, "{log}");
+}
+
+#[test]
 fn a_small_scenario_is_run_with_real_servers() {
     let world = World::empty();
     let text = "title = 'small'\nlink = '1GB/s'\nrequest = '16KiB'\nslower = 0.01\nwriters = [2]\ncapacity = [200]\n\
@@ -146,6 +164,14 @@ fn a_small_scenario_is_run_with_real_servers() {
         assert!((least..=most).contains(buffered), "{way}: {buffered} in {report}");
     }
     for run in runs {
+        assert!(run["throughput"].as_f64() > Some(0.0), "{run}");
+    }
+    let several = text.replace("grain = 2", "grain = 2\nservers = 2\ndisks = 2");
+    world.write("several.toml", several.replace("'traffic-no-pipeline', 'overflow', ", ""));
+    let report = world.json(&["bench", "route", "several.toml", "--json"]);
+    for run in report["runs"].as_array().expect("runs") {
+        let (way, buffered) = (run["way"].as_str().expect("a way"), run["buffered"].as_f64());
+        assert!(!way.starts_with("buffer") || buffered == Some(1.0), "{run}");
         assert!(run["throughput"].as_f64() > Some(0.0), "{run}");
     }
     let complaint = world.run(&["bench", "route", "nothing.toml"]);

@@ -1,8 +1,11 @@
 //! Several clients of one file.
 
 use crate::world::{By, World, pattern};
-use forebay_client::OpenOptions;
+use forebay_client::{Client, OpenOptions};
+use forebay_server::{Mode, Routing};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,4 +66,50 @@ async fn disjoint_writers_and_readers_of_one_file() {
     let mut back = vec![0; data.len()];
     assert_eq!(file.pread(0, &mut back).await.unwrap(), data.len());
     assert!(back == *data);
+}
+
+/// How many rings a server has given out.
+fn rings(store: &Path) -> usize {
+    let is_ring = |name: String| name.ends_with(".ring");
+    let names = std::fs::read_dir(store.join("regions")).unwrap();
+    names.filter(|entry| is_ring(entry.as_ref().unwrap().file_name().into_string().unwrap())).count()
+}
+
+async fn direct(client: &Client) -> u64 {
+    client.status().await.unwrap().route.unwrap().direct
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shared_memory_comes_and_goes_with_the_way_that_writes_take() {
+    const PIECE: usize = 256 << 10;
+    let world = World::with(64, |dir, config| {
+        std::fs::create_dir(dir.join("behind")).unwrap();
+        config.backend = Some(format!("dir:{}", dir.join("behind").display()));
+        config.route = Routing { mode: Mode::Direct, ..Routing::default() };
+    });
+    let client = world.client(By::Unix).await;
+    let file = client.open("/f", OpenOptions::CREATE).await.unwrap();
+    let mut number = 0;
+    let mut write = async || {
+        file.pwrite(number * PIECE as u64, &pattern(number, PIECE)).await.unwrap();
+        number += 1;
+    };
+    write().await;
+    assert_eq!((rings(world.store()), direct(&client).await), (0, PIECE as u64));
+    client.set_route("buffer").await.unwrap();
+    let begin = Instant::now();
+    while rings(world.store()) == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "who had none at first never gets any");
+        write().await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // What it has of it is worth nothing any more.
+    client.set_route("direct").await.unwrap();
+    let before = direct(&client).await;
+    write().await;
+    assert_eq!(direct(&client).await - before, PIECE as u64);
+    let all: Vec<u8> = (0..number).flat_map(|number| pattern(number, PIECE)).collect();
+    let mut back = vec![0; all.len()];
+    assert_eq!(file.pread(0, &mut back).await.unwrap(), all.len());
+    assert!(back == all);
 }

@@ -22,14 +22,20 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(mib: u64) -> World {
+        World::with(mib, |_, _| {})
+    }
+
+    /// With other settings; the place is for whatever they need.
+    pub(crate) fn with(mib: u64, change: impl FnOnce(&Path, &mut Config)) -> World {
         let dir = tempfile::tempdir().unwrap();
-        let config = Config {
+        let mut config = Config {
             capacity: Bytes::mib(mib),
             region: Some(Bytes::mib(4)),
             medium: Medium::Disk,
             listen: forebay_dice::address(),
             ..Config::for_store(dir.path().join("store"))
         };
+        change(dir.path(), &mut config);
         let mut world = World { _dir: dir, config, running: None };
         world.start();
         world

@@ -231,6 +231,12 @@ impl Board {
         self.queues.values().flat_map(|drain| drain.targets().map(|(_, bytes)| bytes.0)).sum()
     }
 
+    /// Whether of one of these queues everything has been given to workers: what they wrote should be settled, because a
+    /// small job is not out before that, however much others have left.
+    pub(super) fn has_given_all_of(&self, queues: &BTreeSet<JobId>) -> bool {
+        queues.iter().any(|queue| self.queues.get(queue).is_none_or(|drain| drain.targets().next().is_none()))
+    }
+
     /// Whether more files should be chosen.
     pub(super) fn hungers(&self) -> bool {
         self.prepare.len() < 64 && self.queued() < AHEAD

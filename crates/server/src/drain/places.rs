@@ -403,6 +403,25 @@ mod tests {
     }
 
     #[test]
+    fn whoever_waits_for_a_target_is_told_at_once_when_it_is_free() {
+        let (mut gives, mut waits) = (places(&[1, 2], 1, None), places(&[2, 1], 1, None));
+        let target = gives.given_by(ServerId(1)).next().expect("it gives out one of two");
+        let left = [(target, Bytes(100))];
+        gives.tell(Tick(0), JobId(1), (0, 0), &left);
+        waits.tell(Tick(0), JobId(2), (0, 0), &left);
+        assert!(waits.words_for(ServerId(1)).1, "it asks at once");
+        speak(Tick(1), &mut waits, &mut gives);
+        assert_eq!((waits.granted(), gives.has_word_for(ServerId(2))), (vec![], false));
+        gives.wrote(Tick(2), (JobId(1), target), 100, Bytes(0));
+        assert!(gives.news && gives.words_for(ServerId(2)).0, "it is told that there is a place");
+        // Which it is told makes it ask, without waiting for the next beat.
+        waits.ask(ServerId(1));
+        assert!(waits.news && waits.words_for(ServerId(1)).1);
+        speak(Tick(3), &mut waits, &mut gives);
+        assert_eq!(waits.granted(), [(JobId(2), target)]);
+    }
+
+    #[test]
     fn what_a_server_gave_that_does_not_answer_is_given_by_another() {
         let (mut one, mut two) = (places(&[1, 2], 1, None), places(&[2, 1], 1, None));
         let all = [

@@ -13,7 +13,7 @@ use forebay_policy::Tick;
 use forebay_policy::drain::{BatchId, Layout, TargetId};
 use forebay_store::{Batch, Picked};
 use forebay_wire::{Born, PeerRequest};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -42,6 +42,8 @@ struct Stint {
 #[derive(Default)]
 struct Hand {
     stints: HashMap<FileId, Stint>,
+    /// Whose bytes these are.
+    queues: BTreeSet<JobId>,
     bytes: u64,
     writes: usize,
 }
@@ -52,7 +54,7 @@ pub(super) fn work(service: &Arc<Service>) {
     let stopping = service.stopping();
     let mut hand = Hand::default();
     let limit = UNSETTLED.min(service.store.data().usage().capacity / (2 * engine.workers as u64).max(16));
-    while let Some(task) = engine.next(service, !hand.stints.is_empty(), &stopping) {
+    while let Some(task) = engine.next(service, &hand, &stopping) {
         match task {
             Task::Prepare(file) => {
                 engine.prepare(service, union, file);
@@ -60,7 +62,9 @@ pub(super) fn work(service: &Arc<Service>) {
             }
             Task::Write(assignment) => {
                 engine.write(service, union, &mut hand, assignment);
-                if hand.bytes >= limit || hand.writes >= MOST_WRITES || hand.stints.len() >= MOST_FILES {
+                let full =
+                    hand.bytes >= limit || hand.writes >= MOST_WRITES || hand.stints.len() >= MOST_FILES;
+                if full || engine.board().has_given_all_of(&hand.queues) {
                     // Somebody else can have the place meanwhile.
                     engine.bell.notify_one();
                     engine.settle(service, union, &mut hand);
@@ -84,7 +88,8 @@ pub(super) fn work(service: &Arc<Service>) {
 
 impl Engine {
     /// The next task; none when the server ends.
-    fn next(&self, service: &Service, unsettled: bool, stopping: &watch::Receiver<bool>) -> Option<Task> {
+    fn next(&self, service: &Service, hand: &Hand, stopping: &watch::Receiver<bool>) -> Option<Task> {
+        let unsettled = !hand.stints.is_empty();
         let (mut board, begin) = (self.board(), Instant::now());
         loop {
             if *stopping.borrow() {
@@ -92,7 +97,7 @@ impl Engine {
             }
             let now = (Tick(service.store.data().now().0), Instant::now());
             // Whoever finds no place just now may find one in a moment, and one sync for each write costs more than the write.
-            let settles = unsettled && (board.queued() == 0 || begin.elapsed() >= NAP);
+            let settles = unsettled && (board.has_given_all_of(&hand.queues) || begin.elapsed() >= NAP);
             let task = board.task(now, settles);
             self.indexing_since(now.1);
             if std::mem::take(&mut board.places.news) {
@@ -213,6 +218,7 @@ impl Engine {
             Ok(Some(bytes)) => {
                 if let Some(stint) = hand.stints.get_mut(&file) {
                     stint.writes.push((queue, id));
+                    hand.queues.insert(queue);
                 }
                 hand.bytes += bytes;
                 hand.writes += 1;
@@ -345,7 +351,7 @@ impl Engine {
                 }
             }
         }
-        (hand.bytes, hand.writes) = (0, 0);
+        *hand = Hand::default();
     }
 
     fn made_room(&self, freed: u64) {
@@ -516,6 +522,7 @@ fn pause(service: &Service, wait: Duration) {
 fn verified(service: &Service, file: FileId, pen: &Pen, sums: &[(Span, Stamp, u32)]) -> Result<()> {
     for &(span, stamp, sum) in sums {
         let mut back = vec![0; span.len() as usize];
+        pen.object.forget(span);
         let count = pen.object.read_at(span.start, &mut back)?;
         let is_same = count == back.len() && crc32c(&back) == sum;
         // What was cut meanwhile may be gone there too.

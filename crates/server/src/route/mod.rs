@@ -321,6 +321,10 @@ impl Service {
         }
         tracing::info!(uid = %caller.who.uid, mode = mode.name(), "writes go another way");
         self.ways.set_mode(mode);
+        if self.ways.are_open() {
+            // What is written by shared memory could not go past the buffer.
+            self.store.data().recall_all();
+        }
         Ok(())
     }
 

@@ -24,4 +24,5 @@ mod sharing;
 mod store;
 mod targets;
 mod trouble;
+mod turn;
 mod union;

@@ -165,7 +165,7 @@ fn whoever_announces_much_and_sends_nothing_keeps_nobody_waiting() {
 }
 
 /// A data connection of a job with so many nodes.
-fn of_job(world: &World, label: &str, nodes: u32) -> Raw {
+pub(crate) fn of_job(world: &World, label: &str, nodes: u32) -> Raw {
     let usual = hello(Channel::Data, 1);
     let job = Job { label: label.to_owned(), nodes, ..usual.job.clone() };
     let mut raw = Raw::bare(UnixStream::connect(world.socket()).expect("somebody listens"));

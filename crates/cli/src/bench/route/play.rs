@@ -1,14 +1,15 @@
-//! One run: a server before modelled disks, and writers that go through their bursts.
+//! One run: servers before modelled disks, and writers that go through their bursts.
 
 use super::scenario::{Burst, Point, Scenario, Way};
 use crate::failure::{Failure, Outcome};
 use forebay_backend::{Creation, Object};
 use forebay_client::blocking::{Client, File};
 use forebay_client::{Address, ClientConfig, OpenOptions};
-use forebay_model::{Bytes, Error, ErrorKind, Gid, Job, Name, Uid};
+use forebay_model::{Bytes, Error, ErrorKind, Gid, Job, Name, Striping, Uid};
 use forebay_policy::share::Dice;
 use forebay_server::{Config, Full, Medium, Mode, Pipeline, Routing, Running, Server};
-use forebay_wire::Status;
+use forebay_wire::{RouteStatus, Status};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -20,6 +21,8 @@ const REGIONS: u64 = 8;
 const SMALLEST_REGION: u64 = 256 << 10;
 /// With a pipeline data leaves above this many per cent of the buffer.
 const THRESHOLD: u8 = 25;
+/// The stripes of a file over several servers, in bytes of this machine: the smallest there are.
+const STRIPE: u64 = 64 << 10;
 
 /// What a run came to.
 pub(super) struct Ran {
@@ -36,36 +39,50 @@ pub(super) struct Ran {
     pub(super) index: f64,
 }
 
-/// A server and what is behind it. Dropping it removes both.
+/// Servers and what is behind them. Dropping it removes both.
 pub(super) struct Ground {
-    server: Running,
+    servers: Vec<Running>,
     _dir: TempDir,
 }
 
 impl Ground {
     pub(super) fn new(scenario: &Scenario, point: Point, way: Way) -> Outcome<Ground> {
         let dir = ground()?;
-        let server = Server::start(config(scenario, point, way, dir.path())?)?;
-        Ok(Ground { server, _dir: dir })
+        let config = config(scenario, point, way, dir.path())?;
+        if scenario.servers < 2 {
+            return Ok(Ground { servers: vec![Server::start(config)?], _dir: dir });
+        }
+        let ground = Ground { servers: Server::start_several(&config, scenario.servers)?, _dir: dir };
+        let striping = Striping { width: 0, stripe: STRIPE };
+        ground.client(&job("bench"))?.set_layout("/", Some(striping))?;
+        Ok(ground)
     }
 
     pub(super) fn client(&self, job: &Job) -> Outcome<Client> {
-        let config = ClientConfig::new(Address::Unix(self.server.addresses().unix.clone()));
+        let config = ClientConfig::new(Address::Unix(self.servers[0].addresses().unix.clone()));
         Ok(Client::connect(ClientConfig { job: job.clone(), ..config })?)
     }
+}
 
-    pub(super) fn status(&self, client: &Client) -> Outcome<Status> {
-        let status = client.statuses()?.into_iter().next();
-        let (_, status) = status.ok_or_else(|| Failure::Failed("the server does not answer".to_owned()))?;
-        Ok(status?)
-    }
+/// What all servers say of themselves.
+pub(super) fn statuses(client: &Client) -> Outcome<Vec<Status>> {
+    client.statuses()?.into_iter().map(|(_, status)| Ok(status?)).collect()
+}
+
+/// A job of one user.
+pub(super) fn job(label: &str) -> Job {
+    let (user, group) = ("bench".to_owned(), "bench".to_owned());
+    Job { label: label.to_owned(), user, group, nodes: 1, priority: 1 }
 }
 
 fn config(scenario: &Scenario, point: Point, way: Way, dir: &Path) -> Outcome<Config> {
     let mut config = Config::for_store(dir.join("store"));
-    (config.medium, config.tcp, config.shared_memory) = (Medium::Memory, false, false);
+    (config.medium, config.shared_memory) = (Medium::Memory, false);
+    (config.tcp, config.listen) = (scenario.servers > 1, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     config.device_rate = Some(scenario.through());
-    let capacity = scenario.bytes() * u64::from(point.capacity) / 100;
+    // A network takes bytes, however many requests they are.
+    config.operation_cost = Bytes(0);
+    let capacity = scenario.bytes() * u64::from(point.capacity) / 100 / u64::from(scenario.servers);
     let region = (capacity / REGIONS).max(SMALLEST_REGION);
     (config.region, config.capacity) = (Some(Bytes(region)), Bytes(capacity.max(2 * region)));
     let disks = disks(scenario, dir)?;
@@ -116,9 +133,8 @@ pub(super) fn run(scenario: &Scenario, point: Point, way: Way, stop: &AtomicBool
         return plain(scenario, point, stop);
     }
     let ground = Ground::new(scenario, point, way)?;
-    let (label, user, group) = ("bench".to_owned(), "bench".to_owned(), "bench".to_owned());
-    let job = Job { label, user, group, nodes: 1, priority: 1 };
-    let clients = (0..point.writers).map(|_| ground.client(&job)).collect::<Outcome<Vec<Client>>>()?;
+    let clients =
+        (0..point.writers).map(|_| ground.client(&job("bench"))).collect::<Outcome<Vec<Client>>>()?;
     let mut seconds = 0.0;
     for (number, burst) in scenario.bursts.iter().enumerate() {
         if number > 0 {
@@ -126,19 +142,17 @@ pub(super) fn run(scenario: &Scenario, point: Point, way: Way, stop: &AtomicBool
         }
         seconds += write(scenario, burst, &clients, number, stop)?.as_secs_f64();
     }
-    let route = ground
-        .status(&clients[0])?
-        .route
-        .ok_or_else(|| Failure::Failed("the server has no back end".to_owned()))?;
+    let routes: Vec<_> = statuses(&clients[0])?.into_iter().filter_map(|status| status.route).collect();
+    let sum = |of: fn(&RouteStatus) -> u64| routes.iter().map(of).sum::<u64>();
     let secs = |nanos: u64| nanos as f64 / 1e9;
     Ok(Ran {
         seconds,
-        buffered: route.buffered,
-        direct: route.direct,
-        waited: secs(route.waited),
-        decided: secs(route.decided),
-        indexed: secs(route.indexed),
-        index: if route.extents == 0 { 0.0 } else { route.index as f64 / route.extents as f64 },
+        buffered: sum(|route| route.buffered),
+        direct: sum(|route| route.direct),
+        waited: secs(sum(|route| route.waited)),
+        decided: secs(sum(|route| route.decided)),
+        indexed: secs(sum(|route| route.indexed)),
+        index: sum(|route| route.index) as f64 / sum(|route| route.extents).max(1) as f64,
     })
 }
 
@@ -147,7 +161,8 @@ pub(super) fn run(scenario: &Scenario, point: Point, way: Way, stop: &AtomicBool
 fn plain(scenario: &Scenario, point: Point, stop: &AtomicBool) -> Outcome<Ran> {
     let dir = ground()?;
     let backend = forebay_backend::open(&modelled(scenario, point, &disks(scenario, dir.path())?))?;
-    let link = Link { rate: scenario.through().0 as f64, free: Mutex::new(Instant::now()) };
+    let rate = scenario.through().0 as f64 * f64::from(scenario.servers);
+    let link = Link { rate, free: Mutex::new(Instant::now()) };
     let (mut seconds, mut direct) = (0.0, 0);
     for (number, burst) in scenario.bursts.iter().enumerate() {
         if number > 0 {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 const MOST_WRITERS: u32 = 1024;
+const MOST_SERVERS: u16 = 16;
 /// Most requests of one run: all of them are kept apart.
 const MOST_REQUESTS: u64 = 1 << 20;
 
@@ -67,12 +68,15 @@ pub(super) struct Scenario {
     pub(super) device: String,
     #[serde(default = "one")]
     pub(super) disks: u32,
+    /// Servers that every file lies over, each with its part of the buffer.
+    #[serde(default = "alone")]
+    pub(super) servers: u16,
     /// Everything takes so many times as long.
     #[serde(default = "unslowed")]
     pub(super) slower: f64,
     #[serde(default = "one")]
     pub(super) grain: u32,
-    /// What comes through the network in a second at most.
+    /// What comes through the network to each server in a second at most.
     #[serde(deserialize_with = "rate")]
     pub(super) link: Bytes,
     #[serde(deserialize_with = "size")]
@@ -112,6 +116,10 @@ fn hdd() -> String {
 }
 
 fn one() -> u32 {
+    1
+}
+
+fn alone() -> u16 {
     1
 }
 
@@ -173,6 +181,9 @@ impl Scenario {
         }
         if !(0.01..=1000.0).contains(&scenario.slower) || !(1..=64).contains(&scenario.disks) {
             return Err(invalid("slower is from 0.01 to 1000, and disks from 1 to 64".to_owned()));
+        }
+        if !(1..=MOST_SERVERS).contains(&scenario.servers) {
+            return Err(invalid(format!("servers: {} is not from 1 to {MOST_SERVERS}", scenario.servers)));
         }
         let request = scenario.here(scenario.request);
         let narrow = |burst: &Burst| burst.spacing.0 > 0 && scenario.here(burst.spacing) == 0;
@@ -270,6 +281,7 @@ mod tests {
         for (from, to, says) in [
             ("writers = [2, 4]", "writers = [0]", "writers"),
             ("'4KiB'", "'5MiB'", "request"),
+            ("title = 'x'", "title = 'x'\nservers = 17", "servers"),
             ("'strided'", "'chaotic'", "chaotic"),
             ("title", "titel", "titel"),
             ("capacity = [0, 50]", "capacity = []", "nothing"),

@@ -1,11 +1,11 @@
 //! Two jobs, one after the other, before the same disk: what is buffered of each.
 
-use super::play::{Ground, write};
+use super::play::{Ground, job, statuses, write};
 use super::scenario::{Burst, Pattern, Point, Scenario, Way};
 use crate::failure::Outcome;
 use crate::view::RoutedReport;
 use forebay_client::blocking::Client;
-use forebay_model::{Bytes, Job};
+use forebay_model::Bytes;
 use std::sync::atomic::AtomicBool;
 
 const WRITERS: u32 = 2;
@@ -18,6 +18,7 @@ pub(crate) fn two_jobs(stop: &AtomicBool) -> Outcome<Vec<RoutedReport>> {
         title: "two jobs".to_owned(),
         device: "hdd".to_owned(),
         disks: 1,
+        servers: 1,
         slower: 0.1,
         grain: 1,
         link: Bytes::mib(1024),
@@ -35,12 +36,10 @@ pub(crate) fn two_jobs(stop: &AtomicBool) -> Outcome<Vec<RoutedReport>> {
     let ground = Ground::new(&scenario, point, Way::Traffic)?;
     let mut told = Vec::new();
     for (number, ((label, _), burst)) in jobs.into_iter().zip(&bursts).enumerate() {
-        let (user, group) = ("demo".to_owned(), "demo".to_owned());
-        let job = Job { label: label.to_owned(), user, group, nodes: 1, priority: 1 };
-        let clients = (0..WRITERS).map(|_| ground.client(&job)).collect::<Outcome<Vec<Client>>>()?;
+        let clients = (0..WRITERS).map(|_| ground.client(&job(label))).collect::<Outcome<Vec<Client>>>()?;
         write(&scenario, burst, &clients, number, stop)?;
-        let status = ground.status(&clients[0])?;
-        let seen = status.jobs.iter().find(|seen| seen.job.label == label);
+        let statuses = statuses(&clients[0])?;
+        let seen = statuses.iter().flat_map(|status| &status.jobs).find(|seen| seen.job.label == label);
         let (written, direct) = seen.map_or((0, 0), |seen| (seen.written, seen.direct));
         told.push(RoutedReport { label, written, direct, buffered: written.saturating_sub(direct) });
     }

@@ -106,6 +106,13 @@ impl Channel {
         Channel { id, file, taker, state: Mutex::new(state), lease: Mutex::new(lease) }
     }
 
+    /// Whoever writes to it asks before the next write.
+    pub(super) fn make_ask(&self) {
+        let mut state = self.lock();
+        state.epoch += 1;
+        let _ = self.taker.recall(state.epoch);
+    }
+
     /// Begins a lease.
     pub(super) fn begin_lease(&self) -> u64 {
         let mut lease = lock(&self.lease);

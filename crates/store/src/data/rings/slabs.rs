@@ -212,10 +212,11 @@ impl Data {
 
     /// Makes whoever writes to a file by a ring ask before the next write.
     pub fn recall_file(&self, file: FileId) {
-        for channel in self.rings.of(file) {
-            let mut state = channel.lock();
-            state.epoch += 1;
-            let _ = channel.taker.recall(state.epoch);
-        }
+        self.rings.of(file).iter().for_each(|channel| channel.make_ask());
+    }
+
+    /// Makes whoever writes by a ring ask before the next write.
+    pub fn recall_all(&self) {
+        self.rings.all().iter().for_each(|channel| channel.make_ask());
     }
 }
