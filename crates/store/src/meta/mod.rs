@@ -29,8 +29,10 @@ mod archives;
 mod cached;
 mod fjall;
 mod flush;
+mod hash;
 mod memory;
 mod quiet;
+mod tops;
 
 pub use self::fjall::FjallKv;
 pub use cached::CachedKv;
