@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 const LOOKS: u32 = 32;
 /// What took less than so many times the longest look would have been worth one, but for the time that waking up takes.
 const SOON: u32 = 4;
-/// What is done at once takes no longer; after that the core is offered to others.
-const PROMPT: Duration = Duration::from_micros(10);
 /// Nobody has asked yet how many cores there are.
 const UNKNOWN: u32 = u32::MAX;
 
@@ -61,13 +59,8 @@ impl Spin {
                     return Looked::There;
                 }
             }
-            let waited = begin.elapsed();
-            if waited >= patience {
+            if begin.elapsed() >= patience {
                 return Looked::SinceThen(begin);
-            }
-            if waited >= PROMPT {
-                // Whoever is waited for may be waiting for this core.
-                rustix::thread::sched_yield();
             }
         }
     }
