@@ -10,12 +10,14 @@ use forebay_wire::{Reply, Request};
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// Paths in one generation; two are kept.
 const GENERATION: usize = 8192;
 /// Longer paths are not worth their memory.
 const LONGEST: usize = 512;
+/// How often the lock is tried.
+const LOOKS: u32 = 100;
 /// Directories whose paths are known.
 const MOST_DIRS: usize = 512;
 
@@ -83,20 +85,29 @@ impl Seen {
         Some(Seen { told, known: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What is known, unless somebody else looks at it for longer than that takes: asking the server is always right, and
+    /// nobody ever waits here, not even a signal handler that has interrupted somebody who looks.
+    fn lock(&self) -> Option<MutexGuard<'_, Known>> {
+        for _ in 0..LOOKS {
+            match self.known.try_lock() {
+                Ok(known) => return Some(known),
+                Err(TryLockError::Poisoned(known)) => return Some(known.into_inner()),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        None
     }
 
     /// Remembers what came of a request, if it came with a lease.
     pub(crate) fn learn(&self, request: &Request, reply: &Reply, lease: Lease) {
         match (request, reply) {
             (Request::Walk { dir: FileId::ROOT, path, .. }, Reply::Found(attr)) => {
-                if let Some(path) = plain(path) {
-                    self.lock().keep(path.to_vec(), attr, lease);
+                if let (Some(path), Some(mut known)) = (plain(path), self.lock()) {
+                    known.keep(path.to_vec(), attr, lease);
                 }
             }
             (Request::Create { dir, name, .. }, Reply::Opened { attr, .. }) => {
-                let mut known = self.lock();
+                let Some(mut known) = self.lock() else { return };
                 let path = known.path_of(*dir, name, lease);
                 if let Some(path) = path.filter(|path| plain(path).is_some()) {
                     known.keep(path, attr, lease);
@@ -108,7 +119,7 @@ impl Seen {
 
     fn find<T>(&self, path: &[u8], take: impl FnOnce(&Attr, Lease) -> Option<T>) -> Option<T> {
         let path = plain(path)?;
-        let known = self.lock();
+        let known = self.lock()?;
         let (attr, lease) = known.generations.iter().find_map(|paths| paths.get(path))?;
         take(attr, *lease)
     }

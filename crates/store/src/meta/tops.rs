@@ -45,9 +45,15 @@ mod tests {
         for key in ["i3", "i1", "s7", "e"] {
             tops.raise(key.as_bytes());
         }
-        for (key, expected) in
-            [("i3", true), ("i2", true), ("i", true), ("i30", false), ("i4", false), ("s5", true), ("s8", false)]
-        {
+        for (key, expected) in [
+            ("i3", true),
+            ("i2", true),
+            ("i", true),
+            ("i30", false),
+            ("i4", false),
+            ("s5", true),
+            ("s8", false),
+        ] {
             assert_eq!(tops.may_have(key.as_bytes()), expected, "{key}");
         }
         assert_eq!(letters().last(), Some(b'z'));
