@@ -81,7 +81,7 @@ impl Bars {
         let style = ProgressStyle::with_template(STYLE).expect("the template is a constant that works");
         let style = style.progress_chars("█▉▊▋▌▍▎▏ ");
         let bar = |name: &str| {
-            let bar = ProgressBar::new(0).with_style(style.clone()).with_prefix(name.to_owned());
+            let bar = ProgressBar::no_length().with_style(style.clone()).with_prefix(name.to_owned());
             all.add(bar)
         };
         let bars = report.status.targets.iter().map(|target| bar(&target.name)).collect();
@@ -106,7 +106,9 @@ impl Bars {
 }
 
 fn draw(bar: &ProgressBar, (out, bytes): (u64, u64), rate: u64, left: Option<u64>) {
-    bar.set_length(bytes);
+    if bytes > 0 {
+        bar.set_length(bytes);
+    }
     bar.set_position(out);
     bar.set_message(match left {
         None => String::new(),

@@ -214,3 +214,17 @@ fn superseded_checkpoints_never_leave() {
     }
     assert_eq!(bytes, BTreeMap::from([(FileId(1), size), (FileId(110), size)]));
 }
+
+#[test]
+fn what_was_given_out_and_is_not_done_is_known_for_each_file() {
+    let mut drain = Drain::new(Order::Offset, Bytes(10));
+    let (one, other) = (FileId(1), FileId(2));
+    drain.insert(one, &Layout::whole(TargetId(0)), Span::new(0, 25), Stamp(1));
+    drain.insert(other, &Layout::whole(TargetId(0)), Span::new(0, 5), Stamp(2));
+    assert_eq!(drain.under_way(one), Bytes(0));
+    let (first, _) = drain.next(Pick::Any(0)).unwrap();
+    drain.next(Pick::Any(0)).unwrap();
+    assert_eq!((drain.under_way(one), drain.under_way(other)), (Bytes(20), Bytes(0)));
+    drain.done(first);
+    assert_eq!(drain.under_way(one), Bytes(10));
+}

@@ -123,7 +123,8 @@ fn the_way_of_writes_is_changed_while_servers_run() {
 fn whoever_waits_for_room_is_counted_and_one_warning_says_so() {
     let mut world = World::empty();
     std::fs::create_dir(world.path("behind")).unwrap();
-    world.start(&["--backend", "model:hdd,slower=8:dir:behind"]);
+    let disk = format!("model:hdd,slower=8:dir:{}", world.path("behind").display());
+    world.start(&["--backend", &disk]);
     let mut waits = 0;
     // More than there is room for, and more when it is full.
     for (name, mib) in [("/one", 150), ("/two", 16)] {

@@ -159,6 +159,15 @@ impl Drain {
         self.flying.is_empty() && self.index.bytes() == 0
     }
 
+    /// Bytes of a file that were given out and are not done.
+    #[must_use]
+    pub fn under_way(&self, file: FileId) -> Bytes {
+        let flights = self.flying.values().filter(|flight| flight.batch.file == file);
+        Bytes(
+            flights.map(|flight| flight.batch.pieces.iter().map(|piece| piece.span.len()).sum::<u64>()).sum(),
+        )
+    }
+
     /// Bytes that wait for a target.
     #[must_use]
     pub fn waiting(&self, target: TargetId) -> Bytes {

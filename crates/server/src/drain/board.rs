@@ -231,6 +231,12 @@ impl Board {
         self.queues.values().flat_map(|drain| drain.targets().map(|(_, bytes)| bytes.0)).sum()
     }
 
+    /// Bytes of a file that workers write, or have written and not settled.
+    pub(super) fn under_way(&self, file: FileId) -> u64 {
+        let queue = self.files.get(&file).and_then(|entry| self.queues.get(&entry.queue));
+        queue.map_or(0, |drain| drain.under_way(file).0)
+    }
+
     /// Whether of one of these queues everything has been given to workers: what they wrote should be settled, because a
     /// small job is not out before that, however much others have left.
     pub(super) fn has_given_all_of(&self, queues: &BTreeSet<JobId>) -> bool {

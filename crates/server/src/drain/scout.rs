@@ -132,6 +132,8 @@ impl Engine {
             let (mut board, now) = (self.board(), Instant::now());
             board.failures.try_anew(now, file);
             board.choose(now, file);
+            // What is written and not settled is still here, and nobody waits for its being written.
+            let bytes = bytes.saturating_sub(board.under_way(file));
             if let Some(ticket) = board.tickets.get_mut(&id) {
                 ticket.files += 1;
                 ticket.bytes += bytes;
