@@ -61,7 +61,7 @@ fn whatever_others_change_is_seen_at_once() {
         ("its directory moved", |other| other.rename("/d", "/e", RenameMode::NoReplace).unwrap(), gone),
         (
             "mode",
-            |other| drop(other.chmod("/d/f", 0o600).unwrap()),
+            |other| _ = other.chmod("/d/f", 0o600).unwrap(),
             |seen| seen.as_ref().unwrap().mode == 0o600,
         ),
         (
@@ -88,7 +88,7 @@ fn whatever_others_change_is_seen_at_once() {
             |other| _ = other.open("/d/f", OpenOptions::APPEND).unwrap().append(b"end").unwrap(),
             |seen| seen.as_ref().unwrap().size == 3,
         ),
-        ("linked", |other| drop(other.link("/d/f", "/l").unwrap()), |seen| seen.as_ref().unwrap().links == 2),
+        ("linked", |other| _ = other.link("/d/f", "/l").unwrap(), |seen| seen.as_ref().unwrap().links == 2),
         (
             "replaced",
             |other| {
@@ -239,7 +239,7 @@ impl Crowd {
     }
 
     fn write(&mut self, who: usize, path: &str, number: u64) -> forebay_model::Result<()> {
-        let create = OpenOptions { truncate: number % 3 == 0, ..OpenOptions::CREATE };
+        let create = OpenOptions { truncate: number.is_multiple_of(3), ..OpenOptions::CREATE };
         let file = self.clients[who].open(path, create)?;
         file.pwrite(number, &pattern(number, 1 + number as usize))?;
         // What it held before is closed.
