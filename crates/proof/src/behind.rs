@@ -21,6 +21,7 @@ impl Driver {
     pub fn check_behind(&mut self, place: &Path) {
         let client = self.client().as_identity(Identity::root());
         drain(&client);
+        let _pause = self.pause();
         let names = self.names();
         let mut expected = BTreeSet::new();
         for (id, paths) in &names {
@@ -78,7 +79,7 @@ impl Driver {
             assert_eq!((found.uid(), found.gid()), (node.uid, node.gid), "owner of {path}");
         }
         let mtime = Time { secs: found.mtime(), nanos: found.mtime_nsec() as u32 };
-        assert_eq!(mtime, here.mtime, "time of {path}");
+        assert_eq!(mtime, here.mtime, "time of {path}: {here:?}");
     }
 }
 

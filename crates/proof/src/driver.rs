@@ -1,5 +1,6 @@
 //! Random operations in both worlds, the real one and the model, compared after every step.
 
+use crate::faults::{Faults, Pause};
 use crate::found;
 use crate::op::{Answer, Op, Seen, perform};
 use crate::tree::{Body, NodeId, Tree};
@@ -9,7 +10,7 @@ use forebay_dice::{Dice, pattern};
 use forebay_model::{Error, ErrorKind, Gid, Identity, Striping, Time, Uid};
 use forebay_wire::{RenameMode, XattrMode};
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// Files of the drivers have no set-id bits: a write takes them away before it commits, and a kill in between leaves a
@@ -31,7 +32,7 @@ pub enum Step {
     Done,
     /// It was refused, in both worlds.
     Refused,
-    /// The server died over it; what is there is one of the two possibilities.
+    /// The server died over it, or the back end failed; what is there is one of the two possibilities.
     Unknown,
 }
 
@@ -50,6 +51,7 @@ pub struct Driver {
     dice: Dice,
     handles: Vec<Handle>,
     mix: Mix,
+    faults: Faults,
     /// The last steps, told if the test fails.
     last: VecDeque<String>,
 }
@@ -90,6 +92,7 @@ impl Driver {
             dice,
             handles: Vec::new(),
             mix: Mix::All,
+            faults: Faults::default(),
             last: VecDeque::new(),
         }
     }
@@ -99,6 +102,18 @@ impl Driver {
     pub fn of_names(mut self) -> Driver {
         self.mix = Mix::Names;
         self
+    }
+
+    /// The same before directories that fail as long as none of these files exists.
+    #[must_use]
+    pub fn amid_faults(mut self, calm: Vec<PathBuf>) -> Driver {
+        self.faults = Faults::begin(calm);
+        self
+    }
+
+    /// Nothing fails behind as long as this is held.
+    pub(crate) fn pause(&self) -> Pause {
+        self.faults.pause()
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -114,8 +129,20 @@ impl Driver {
         (&mut self.tree, &mut self.dice)
     }
 
+    /// Closes everything.
+    pub fn close_all(&mut self) {
+        for handle in self.handles.drain(..) {
+            handle.file.close().expect("an open file can be closed");
+        }
+    }
+
     pub(crate) fn has_open(&self, node: NodeId) -> bool {
         self.handles.iter().any(|handle| handle.node == node)
+    }
+
+    /// Whether nobody knows what came of a call that failed.
+    fn is_unknown(&self, error: &Error) -> bool {
+        error.kind() == ErrorKind::Unreachable || self.faults.explain(error)
     }
 
     fn note(&mut self, who: &Identity, op: &Op, real: &Result<(Answer, Option<File>), Error>) {
@@ -139,6 +166,9 @@ impl Driver {
         ];
         let client = self.clients[0].as_identity(Identity::root());
         let laid_out = client.set_layout(&path, *self.dice.pick(&stripings));
+        if laid_out.as_ref().is_err_and(|error| self.faults.explain(error)) {
+            return;
+        }
         let is_dir = self.tree.leads_to_directory(&path);
         assert_eq!(laid_out.is_ok(), is_dir, "layout of {path}: {laid_out:?}");
     }
@@ -254,7 +284,7 @@ impl Driver {
         let client = self.dice.pick(&self.clients).as_identity(who.clone());
         let real = perform(&client, op);
         self.note(who, op, &real);
-        if is_unknown(&real) {
+        if real.as_ref().is_err_and(|error| self.is_unknown(error)) {
             self.settle(&[&|tree| drop(tree.apply(who, op))]);
             return Step::Unknown;
         }
@@ -350,7 +380,7 @@ impl Driver {
 
     fn judge(&mut self, node: NodeId, writes: bool, change: Option<Change>, done: Result<(), Error>) -> Step {
         match (done, change) {
-            (Err(error), Some(change)) if error.kind() == ErrorKind::Unreachable => {
+            (Err(error), Some(change)) if self.is_unknown(&error) => {
                 let partly = match &change {
                     // Some of it may be there, from the beginning on.
                     Change::Append(size, data) => {
@@ -368,6 +398,7 @@ impl Driver {
                 assert_eq!(error.kind(), ErrorKind::BadHandle, "{error}");
                 Step::Refused
             }
+            (Err(error), None) if self.faults.explain(&error) => Step::Unknown,
             (Err(error), change) => panic!("{change:?}: {error}"),
             (Ok(()), Some(change)) => {
                 assert!(writes, "{change:?} through a file that is open for reading");
@@ -381,6 +412,7 @@ impl Driver {
     /// How long an open file really is.
     fn length(&self, node: NodeId) -> u64 {
         let handle = self.handles.iter().find(|handle| handle.node == node).expect("it is open");
+        let _pause = self.pause();
         handle.file.stat().expect("an open file has attributes").size
     }
 
@@ -388,7 +420,10 @@ impl Driver {
         let Handle { file, node, path, .. } = &self.handles[index];
         let bytes = self.tree.bytes(*node);
         let mut back = vec![0xaa; self.dice.size(LARGEST) as usize];
-        let count = file.pread(offset, &mut back).expect("an open file can be read");
+        let count = match file.pread(offset, &mut back) {
+            Err(error) if self.faults.explain(&error) => return Step::Unknown,
+            read => read.expect("an open file can be read"),
+        };
         let start = (offset as usize).min(bytes.len());
         let expected = &bytes[start..bytes.len().min(start + back.len())];
         assert!(&back[..count] == expected, "{} bytes of {path} at {offset}", back.len());
@@ -401,6 +436,7 @@ impl Driver {
     }
 
     fn compare(&self) -> Result<(), String> {
+        let _pause = self.pause();
         let root = self.clients[0].as_identity(Identity::root());
         let base = self.tree.find_base(&self.base);
         self.compare_below(&root, &self.base, base)?;
@@ -503,10 +539,6 @@ impl Change {
             }
         }
     }
-}
-
-fn is_unknown<T>(result: &Result<T, Error>) -> bool {
-    result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unreachable)
 }
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, real: &T, expected: &T) -> Result<(), String> {

@@ -169,6 +169,12 @@ impl Plan {
         Some((PathBuf::from(store), plan))
     }
 
+    /// Where a file is, beside a store, as long as the directory behind it is not to fail.
+    #[must_use]
+    pub fn calm(store: &Path) -> PathBuf {
+        store.with_file_name("calm")
+    }
+
     /// The server's configuration.
     #[must_use]
     pub fn config(&self, store: &Path) -> Config {
@@ -320,6 +326,7 @@ impl Host {
         let host = Host { program, plan, seat: None, dir, child: None };
         if plan.before {
             std::fs::create_dir(host.behind()).expect("a directory can be made");
+            File::create(Plan::calm(&host.store())).expect("a file can be made");
         }
         host
     }

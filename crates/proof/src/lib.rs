@@ -6,7 +6,7 @@
 //! tree, oracle, op    the reference model of a file system, and what can be done to it
 //! driver              random operations in both worlds, compared after every step
 //! found, meddle       what is behind before the service, and what somebody else changes there
-//! behind              what the service has brought there
+//! behind, faults      what the service has brought there, though it fails now and then
 //! block, ledger       writes that describe themselves, and what was acknowledged of them
 //! person              real users
 //! process             clients in processes of their own
@@ -22,6 +22,7 @@
 mod behind;
 mod block;
 mod driver;
+mod faults;
 mod fleet;
 mod found;
 mod host;

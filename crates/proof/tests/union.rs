@@ -3,7 +3,7 @@
 
 use forebay_client::blocking::Client;
 use forebay_dice::Dice;
-use forebay_model::{Bytes, ErrorKind};
+use forebay_model::{Bytes, ErrorKind, ServerId};
 use forebay_proof::{By, Drains, Driver, Fleet, Host, Plan, Seeded, Step, rounds};
 use forebay_server::{Full, Medium, Mode, Pipeline};
 use forebay_wire::Status;
@@ -50,6 +50,9 @@ fn play_on(hosts: impl Fn() -> Host, routes: Routes, part: u64) {
         let clients = clients(|job, by| host.client_of(job, by));
         let _switching = Switching::new(routes, host.client(By::Unix), seeded.dice(part + 500 + world));
         let mut driver = Driver::before(clients, &host.behind(), seeded.dice(part + 1 + world));
+        if drain == Drains::WithFaults {
+            driver = driver.amid_faults(vec![Plan::calm(&host.store())]);
+        }
         for number in 0..300 {
             let step = match dice.below(40) {
                 0 => {
@@ -137,6 +140,9 @@ fn play_on_several(drain: Drains, routes: Routes, part: u64) {
         let clients = clients(|job, by| fleet.hosts[job % 3].client_of(job, by));
         let switching = Switching::new(routes, fleet.client(0, By::Unix), seeded.dice(part + 500 + world));
         let mut driver = Driver::before(clients, &fleet.behind(), seeded.dice(part + 1 + world));
+        if drain == Drains::WithFaults {
+            driver = driver.amid_faults(fleet.hosts.iter().map(|host| Plan::calm(&host.store())).collect());
+        }
         for number in 0..steps {
             let step = match dice.below(40) {
                 0 => {
@@ -168,6 +174,8 @@ fn play_on_several(drain: Drains, routes: Routes, part: u64) {
                 if drain != Drains::Lazily || number == 199 {
                     driver.check_behind(&fleet.behind());
                     driver.check();
+                    driver.meddle(&fleet.behind());
+                    driver.check();
                 }
             }
         }
@@ -176,6 +184,45 @@ fn play_on_several(drain: Drains, routes: Routes, part: u64) {
     }
     assert!(seen[&format!("{:?}", Step::Done)] > 10, "{seen:?}");
     assert_eq!(direct > 0, routes != BUFFERED, "{direct} bytes went past the buffers");
+}
+
+/// Of closed files of which all is behind, nothing is lost with the store of a server that has bytes alone.
+#[test]
+fn random_operations_of_three_servers_go_on_after_the_store_of_one_is_lost() {
+    let seeded = Seeded::new();
+    let mut dice = seeded.dice(16_000);
+    for world in rounds(2) {
+        let plan = Plan::new(Medium::Disk, Bytes::mib(96), Bytes::mib(4));
+        let mut fleet = Fleet::new(PROGRAM, 3, Plan { before: true, drain: Drains::Eagerly, ..plan });
+        let clients = clients(|job, by| fleet.hosts[job % 3].client_of(job, by));
+        let mut driver = Driver::before(clients, &fleet.behind(), seeded.dice(16_001 + world));
+        for _ in 0..3 {
+            for _ in 0..60 {
+                let number = 2 + dice.below(2) as u16;
+                match dice.below(30) {
+                    // Who has the names and has just begun to serve does not know yet what is closed.
+                    0 => {
+                        fleet.host(number).kill();
+                        fleet.host(number).start();
+                    }
+                    1..4 => driver.restripe(),
+                    _ => drop(driver.step()),
+                }
+            }
+            driver.close_all();
+            driver.check_behind(&fleet.behind());
+            driver.meddle(&fleet.behind());
+            driver.check();
+            driver.check_behind(&fleet.behind());
+            let lost = ServerId(2 + dice.below(2) as u16);
+            fleet.lose_store(lost);
+            fleet.replace(lost);
+            driver.check();
+        }
+        driver.check_behind(&fleet.behind());
+        drop(driver);
+        fleet.check();
+    }
 }
 
 #[test]

@@ -8,7 +8,9 @@ use forebay_dice::Seeded;
 use forebay_proof::{Drains, Plan, Seat};
 use forebay_server::{Mode, Server};
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the test reads both")]
@@ -27,9 +29,12 @@ fn main() -> ExitCode {
         };
         seat.apply(&mut config);
     }
+    let serves = Arc::new(AtomicBool::new(false));
     let started = match (config.backend.as_deref().and_then(|name| name.strip_prefix("dir:")), plan.drain) {
-        (Some(dir), Drains::WithFaults) => Dir::open(dir)
-            .and_then(|dir| Server::start_before(config.clone(), Arc::new(failing(dir, plan.route)))),
+        (Some(dir), Drains::WithFaults) => Dir::open(dir).and_then(|dir| {
+            let faulty = failing(dir, plan.route, serves.clone(), Plan::calm(&store));
+            Server::start_before(config.clone(), Arc::new(faulty))
+        }),
         _ => Server::start(config),
     };
     let running = match started {
@@ -40,6 +45,7 @@ fn main() -> ExitCode {
         }
     };
     println!("ready");
+    serves.store(true, Ordering::Relaxed);
     let stopper = running.stopper();
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -54,15 +60,26 @@ fn main() -> ExitCode {
     }
 }
 
-/// A back end that fails one in several of the calls that only the drain makes, before or after it has done them.
-fn failing(backend: Dir, route: Mode) -> Faulty<Dir> {
-    const CALLS: [&str; 7] = ["create", "layout", "open_to_write", "set_attr", "symlink", "write", "sync"];
+/// Calls that only the drain makes, and how many of them fail: one in so many.
+const DRAIN: ([&str; 7], u64) =
+    (["create", "layout", "open_to_write", "set_attr", "symlink", "write", "sync"], 7);
+/// Calls that whoever asks for something waits for, too.
+const ALL: ([&str; 10], u64) = (
+    ["find", "list", "open", "make_dir", "unlink", "remove_dir", "rename", "truncate", "version", "read"],
+    30,
+);
+
+/// A back end that fails some of all calls, before or after it has done them, once the server serves and as long as nobody
+/// wants it calm: a server that cannot finish what its earlier life began does not start.
+fn failing(backend: Dir, route: Mode, serves: Arc<AtomicBool>, calm: PathBuf) -> Faulty<Dir> {
     // What went past the buffer and cannot be synced is told to whoever syncs, for ever.
-    let failing = if route == Mode::Buffer { &CALLS[..] } else { &CALLS[..6] };
+    let spared = move |call: &str| route != Mode::Buffer && call == "sync";
     let dice = Mutex::new(Seeded::new().dice(0));
     Faulty::new(backend, move |call| {
         let mut dice = dice.lock().unwrap_or_else(PoisonError::into_inner);
-        let fails = failing.contains(&call) && dice.one_in(7);
-        fails.then_some(if dice.one_in(2) { Fault::Before } else { Fault::After })
+        let among = |calls: &[&str]| calls.contains(&call) && !spared(call);
+        let fails = (among(&DRAIN.0) && dice.one_in(DRAIN.1)) || (among(&ALL.0) && dice.one_in(ALL.1));
+        let fault = if dice.one_in(2) { Fault::Before } else { Fault::After };
+        (fails && serves.load(Ordering::Relaxed) && !calm.exists()).then_some(fault)
     })
 }

@@ -17,7 +17,7 @@ use super::permits::{Permits, Still};
 use crate::route::Quiet;
 use crate::service::Service;
 use crate::several::{and, nonsense};
-use crate::union::{Extras, Union, changed_behind, gone_behind};
+use crate::union::{Extras, Union, gone_behind};
 use forebay_backend::Object;
 use forebay_model::{Error, ErrorKind, FileId, Layout, Reshape, Result, ServerId, Span, Stamp};
 use forebay_store::{Batch, Facts};
@@ -185,6 +185,8 @@ impl Service {
         self.settle_past(file)?;
         let object = open_place(union, file, place)?;
         let there = union.ask(|_| object.version())?.size;
+        // It may have been written here and drained since it was measured.
+        let size = size.max(data.facts(file)?.size);
         let gaps = data.gaps(file, Span::new(0, size.min(there)))?;
         union.ask(|_| -> Result<()> {
             for &gap in &gaps {
@@ -208,6 +210,8 @@ impl Service {
         };
         self.tell_reshaped(file).await?;
         let size = self.length(file).await?;
+        // Zeros at its end are behind, too, as soon as it is so long there.
+        tokio::task::block_in_place(|| self.grow_shared(union, file, size))?;
         let mut list = Vec::new();
         for server in self.holders(file)? {
             let lost_below = self.lost_below(file, server)?;
@@ -273,36 +277,6 @@ impl Service {
             engine.bell.notify_one();
         }
         PeerReply::Undrained { now: data.now(), left }
-    }
-
-    /// Somebody else changed a file behind that others hold bytes of: all take it as it is there, or none does. False if
-    /// that cannot be now.
-    pub(crate) fn renew_shared(&self, file: FileId, size: u64) -> Result<bool> {
-        let (Ok(_order), Some(service)) = (self.afar.order(file).try_lock(), self.me()) else {
-            return Ok(false);
-        };
-        let asked = |size: Option<u64>| {
-            self.await_unless_it_ends(service.tell_holders(file, &PeerRequest::Anew { file, size }))?
-        };
-        tokio::task::block_in_place(|| {
-            if !self.store.data().is_as_behind(file)? {
-                return Err(changed_behind(file));
-            }
-            asked(None)?;
-            asked(Some(size))?;
-            self.store.data().found_anew(file, size, Batch::default())?;
-            self.note_extent(file, |extent| extent.least = size).map(|()| true)
-        })
-    }
-
-    /// Whether what is here of a file of another server is what is behind; from now on it has this length there.
-    pub(crate) fn take_anew(&self, file: FileId, size: Option<u64>) -> Result<()> {
-        let data = self.store.data();
-        match size {
-            None if data.is_as_behind(file)? => Ok(()),
-            None => Err(changed_behind(file)),
-            Some(size) => data.found_anew(file, size, Batch::default()),
-        }
     }
 }
 

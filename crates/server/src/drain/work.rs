@@ -196,6 +196,11 @@ impl Engine {
 
     /// Has a file behind of which other servers hold bytes, or the name.
     fn prepared_shared(&self, service: &Arc<Service>, union: &Union, file: FileId) -> Result<Prepared> {
+        // Nobody knows what others wrote to one that is open: to claim it would be to overlook what somebody else changes behind.
+        let last = self.last.load(Ordering::Relaxed);
+        if !last && service.is_authority(file) && service.is_behind_by_all(union, file)? {
+            return Ok(Prepared::Conclude);
+        }
         let size = service.store.data().facts(file)?.size;
         let Some(flight) = self.permits.fly(file, size, || service.leave(file, 0))? else {
             return Ok(Prepared::Gone);
@@ -387,11 +392,13 @@ impl Engine {
         }
         let dirty = service.store.data().dirty(file);
         let oldest = dirty.iter().map(|piece| piece.stamp).min();
+        let made = shared || service.is_made(union, file);
         self.tell(|board| {
             board.finished(file);
             board.touch_dirs(&extras.dirs);
             for ticket in board.tickets.values_mut() {
-                if oldest.is_none_or(|oldest| oldest > ticket.begun) && (!shared || ticket.is_out(file)) {
+                let is_old = oldest.is_none_or(|oldest| oldest > ticket.begun);
+                if made && is_old && (!shared || ticket.is_out(file)) {
                     ticket.gone(file);
                 }
             }
@@ -414,10 +421,15 @@ impl Engine {
                 }
                 return Ok(Some(Extras::default()));
             }
-            match self.parts.are_busy(file) && !wanted {
-                true => Ok(None),
-                false => service.conclude_shared(file, last).await.map(Some),
+            if self.parts.are_busy(file) && !wanted {
+                return Ok(None);
             }
+            let extras = service.conclude_shared(file, last).await?;
+            // That all of it is behind has to be known before a store can be lost without it.
+            if let Err(error) = service.settle(file).await {
+                tracing::debug!(%file, %error, "the length of a file will be noted later");
+            }
+            Ok(Some(extras))
         };
         service.await_unless_it_ends(told)?
     }
@@ -428,9 +440,9 @@ impl Engine {
             // Whatever went wrong, it did so because it was removed.
             return self.tell(|board| board.gone(file));
         }
-        // What is not behind at all has to be made first.
-        let made = service.union.as_ref().is_some_and(|union| union.knows(file) == Ok(true));
-        let is_dir = made && service.is_directory(file);
+        // What is not behind at all has to be made first, and what is not claimed has to be looked at.
+        let is_claimed = |union: &Arc<Union>| union.knows(file) == Ok(true) && union.claimed(file).is_some();
+        let is_dir = service.union.as_ref().is_some_and(is_claimed) && service.is_directory(file);
         self.name(service, file);
         self.tell(|board| board.failed(Instant::now(), file, is_dir, error));
     }

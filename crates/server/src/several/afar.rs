@@ -61,7 +61,7 @@ impl Afar {
         &self.orders[(file.0 % ORDERS as u64) as usize]
     }
 
-    fn noting(&self, file: FileId) -> MutexGuard<'_, u64> {
+    pub(super) fn noting(&self, file: FileId) -> MutexGuard<'_, u64> {
         self.noting[(file.0 % ORDERS as u64) as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,7 +105,7 @@ impl Service {
         self.store.names().note_extent(file, extent)
     }
 
-    fn extent(&self, file: FileId) -> Result<Extent> {
+    pub(super) fn extent(&self, file: FileId) -> Result<Extent> {
         match self.store.names().inode(file)?.body {
             Body::File { extent, .. } => Ok(extent),
             _ => Err(Error::new(ErrorKind::Invalid, format!("file {file} has no bytes"))),
@@ -275,7 +275,7 @@ impl Service {
     }
 
     /// Notes the length of a file that nobody has open any more.
-    pub(super) async fn settle(self: &Arc<Service>, file: FileId) -> Result<()> {
+    pub(crate) async fn settle(self: &Arc<Service>, file: FileId) -> Result<()> {
         // Whoever opened it in an earlier life of this server may write to it, and nobody here knows him yet.
         if self.grace.lasts() && file < self.store.names().first_id() {
             return Err(Error::new(

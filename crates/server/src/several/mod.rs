@@ -10,6 +10,7 @@
 //! answer    what this server answers others
 //! losses    what went with stores that were lost
 //! afar      files whose bytes are on several servers: vouching, gathering, settling, forgetting
+//! anew      what somebody else changes of them behind: all take it over or none
 //! reshape   truncations and holes of them: all make them or none
 //! append    appends to them
 //! tidy      what servers owe each other
@@ -27,6 +28,7 @@ pub(crate) const TASKS: usize = 32;
 pub(crate) const PEER_IN_FLIGHT: usize = 2 * TASKS;
 
 mod afar;
+mod anew;
 mod answer;
 mod append;
 mod deal;

@@ -80,6 +80,7 @@ impl Service {
                         | ErrorKind::Invalid
                         | ErrorKind::NotDirectory
                         | ErrorKind::IsDirectory
+                        | ErrorKind::TooManyLinks
                         | ErrorKind::AccessDenied
                 ) =>
             {

@@ -1,6 +1,7 @@
 //! Bringing things behind that are only here: directories first, each under a claim.
 
 use super::change::{Spot, changed_behind};
+use super::meet::Order;
 use super::record::{self, Home, Record};
 use super::{Union, gone_behind, is_private};
 use crate::service::Service;
@@ -26,7 +27,9 @@ pub(crate) type Wish<'a> = &'a dyn Fn(u64) -> Option<Layout>;
 impl Service {
     /// Makes sure that something is behind, and claims it. Nothing if it has no name any more.
     pub(crate) fn bear(&self, union: &Union, file: FileId, wish: Wish<'_>) -> Result<Option<Born>> {
-        self.refresh(file)?;
+        // Whoever has something made behind of which others hold bytes keeps its order.
+        let order = if self.is_shared(file) { Order::Kept } else { Order::Free };
+        self.refresh_in(file, order)?;
         if self.store.names().inode(file).is_ok_and(|inode| inode.kind() == FileKind::File) {
             // Bytes that were lost are never drained as zeros.
             self.store.data().holes(file, 0)?;
@@ -80,7 +83,7 @@ impl Service {
     }
 
     /// Forgets what is behind of a file that is not there any more, if it is all here. Of one that several servers hold
-    /// that has to be found out before ([`Service::remake_shared`]).
+    /// that has to be found out before (`forget_vanished`).
     fn forgets_behind(&self, file: FileId, forgotten: Batch) -> Result<bool> {
         Ok(!self.is_shared(file) && self.store.data().forget_behind(file, forgotten, |_| true)?)
     }
@@ -191,7 +194,12 @@ impl Service {
         path.push(name.clone());
         let found = match union.ask(|backend| backend.find(&path))? {
             Some(found) if found.kind != FileKind::Directory => return Err(taken_behind(&path)),
-            Some(found) => found,
+            // Whoever made it, maybe this server who was told that it had failed: it is to look as it does here.
+            Some(found) => {
+                union.claim(dir)?;
+                claimed.push(dir);
+                found
+            }
             None => {
                 let made = [Some(dir), (above != FileId::ROOT).then_some(above)];
                 for one in made.into_iter().flatten() {

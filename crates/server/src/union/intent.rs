@@ -15,7 +15,8 @@ use std::time::Duration;
 
 const VERSION: u8 = 1;
 const INTENTS: &[u8] = b"w";
-/// How often it is asked whether a step that failed was done after all, each time after a longer pause.
+/// How often it is asked whether a step that failed was done after all, and tried to take one back, each time after a longer
+/// pause.
 const QUESTIONS: u32 = 12;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -73,18 +74,25 @@ impl Step {
         })
     }
 
-    /// Takes it back, if that can be done and harms nothing else.
+    /// Takes it back, if that can be done and harms nothing else. Until then it would be taken for another's.
     fn undo(&self, backend: &dyn Backend) {
-        let Step::Rename { from, to, serial } = self else { return };
-        let undone = backend.find(to).and_then(|moved| {
-            let moved = moved.is_some_and(|found| found.version.serial == *serial);
-            match moved && backend.find(from)?.is_none() {
-                true => backend.rename(to, from).map(drop),
-                false => Ok(()),
+        for question in 1..=QUESTIONS {
+            match self.try_to_undo(backend) {
+                Ok(()) => return,
+                Err(error) if question == QUESTIONS => {
+                    tracing::error!(%error, "a rename behind could not be taken back");
+                }
+                Err(_) => std::thread::sleep(PAUSE * question),
             }
-        });
-        if let Err(error) = undone {
-            tracing::error!(%error, "a rename behind could not be taken back");
+        }
+    }
+
+    fn try_to_undo(&self, backend: &dyn Backend) -> Result<()> {
+        let Step::Rename { from, to, serial } = self else { return Ok(()) };
+        let moved = backend.find(to)?.is_some_and(|found| found.version.serial == *serial);
+        match moved && backend.find(from)?.is_none() {
+            true => backend.rename(to, from).map(drop),
+            false => Ok(()),
         }
     }
 }

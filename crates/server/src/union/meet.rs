@@ -15,13 +15,20 @@ const STRIPE: u64 = 4 << 20;
 /// Most names in a directory behind: they are all in memory while it is listed.
 const MOST_NAMES: usize = 1 << 22;
 
+/// Whether whoever looks at a file keeps others from changing the order of its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Order {
+    Free,
+    Kept,
+}
+
 impl Service {
     /// Makes sure that a name leads to what is behind, if anything is: to be called before the name is used.
     pub(crate) fn meet(&self, dir: FileId, name: &Name) -> Result<()> {
         let Some(union) = &self.union else { return Ok(()) };
         match self.known(dir, name)? {
             Some((file, inode)) => {
-                if self.look_again(union, file, &inode)? {
+                if self.look_again(union, file, &inode, Order::Free)? {
                     self.find_new(union, dir, name)?;
                 }
                 self.join(union, file, &inode, (dir, name))
@@ -68,10 +75,15 @@ impl Service {
     /// Looks at a file behind again, and at the directories above it if that was some time ago: whoever lost rights
     /// there has lost them here, and what was removed or replaced there is removed or replaced here.
     pub(crate) fn refresh(&self, file: FileId) -> Result<()> {
+        self.refresh_in(file, Order::Free)
+    }
+
+    pub(super) fn refresh_in(&self, file: FileId, order: Order) -> Result<()> {
         let Some(union) = &self.union else { return Ok(()) };
-        self.refresh_above(file)?;
+        // What is above it are directories, but the first is the file itself.
+        self.refresh_above_in(file, order)?;
         match self.store.names().inode(file) {
-            Ok(inode) => self.look_again(union, file, &inode).map(drop),
+            Ok(inode) => self.look_again(union, file, &inode, order).map(drop),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
@@ -79,13 +91,17 @@ impl Service {
 
     /// Looks at a file and the directories above it again, each if that was some time ago.
     pub(crate) fn refresh_above(&self, file: FileId) -> Result<()> {
+        self.refresh_above_in(file, Order::Free)
+    }
+
+    fn refresh_above_in(&self, file: FileId, order: Order) -> Result<()> {
         let Some(union) = &self.union else { return Ok(()) };
         let mut at = file;
         while let Some(record) = union.record(at)? {
             if !union.was_just_seen(at)
                 && let Ok(inode) = self.store.names().inode(at)
             {
-                self.look_again(union, at, &inode)?;
+                self.look_again(union, at, &inode, order)?;
             }
             match record.home {
                 Home::Entry { dir, .. } => at = dir,
@@ -127,7 +143,7 @@ impl Service {
                 && union.record(file)?.is_some_and(|record| record.lives_at(dir, &name))
                 && let Ok(inode) = self.store.names().inode(file)
             {
-                self.look_again(union, file, &inode)?;
+                self.look_again(union, file, &inode, Order::Free)?;
             }
             Ok(())
         })?;
@@ -246,7 +262,7 @@ impl Service {
     }
 
     /// Compares what is known of something with what is behind; true if it is not there any more.
-    fn look_again(&self, union: &Union, file: FileId, inode: &Inode) -> Result<bool> {
+    fn look_again(&self, union: &Union, file: FileId, inode: &Inode, order: Order) -> Result<bool> {
         let Some(record) = union.record(file)? else { return Ok(false) };
         // What the drain is writing to changes behind all the time.
         if union.claimed(file).is_some() {
@@ -257,7 +273,7 @@ impl Service {
             Some((_, found)) if is_same_thing(inode, &found) => {
                 let seen = Record::of(record.home.clone(), &found);
                 if seen != record {
-                    self.renew(union, file, &record, &found)?;
+                    self.renew(union, file, &record, &found, order)?;
                 }
                 Ok(false)
             }
@@ -291,9 +307,29 @@ impl Service {
     }
 
     /// Takes over what changed behind.
-    fn renew(&self, union: &Union, file: FileId, record: &Record, found: &Found) -> Result<()> {
-        let (now, root) = (self.store.data().now(), Identity::root());
+    fn renew(&self, union: &Union, file: FileId, record: &Record, found: &Found, order: Order) -> Result<()> {
+        let changed = found.version != record.version && found.kind == FileKind::File;
+        let shared = changed && self.is_shared(file);
+        let _guard = match (shared, order) {
+            (true, Order::Free) => match self.await_order(file)? {
+                // Whoever changes it for so long sees it later.
+                None => return Ok(()),
+                guard => guard,
+            },
+            _ => None,
+        };
         let _length = union.length(file);
+        self.take_over(union, file, record, found, shared)
+    }
+
+    fn take_over(
+        &self,
+        union: &Union,
+        file: FileId,
+        record: &Record,
+        found: &Found,
+        shared: bool,
+    ) -> Result<()> {
         // What was seen while somebody cut it, moved it or began to drain it says nothing; while this is held nobody does.
         let held = |act: &mut dyn FnMut() -> Result<()>| -> Result<bool> {
             let held =
@@ -312,15 +348,14 @@ impl Service {
         }
         let differs = found.version != record.version;
         let (is_file, size) = (found.kind == FileKind::File, found.version.size);
-        let shared = differs && is_file && self.is_shared(file);
         let mut taken = Ok(());
         if shared {
-            // Whoever changes its order now sees it later.
             match held(&mut || Ok(()))?.then(|| self.renew_shared(file, size)) {
-                None | Some(Ok(false)) => return Ok(()),
-                Some(renewed) => taken = renewed.map(drop),
+                None => return Ok(()),
+                Some(renewed) => taken = renewed,
             }
         }
+        let (now, root) = (self.store.data().now(), Identity::root());
         let noted = held(&mut || {
             if differs && is_file && !shared {
                 taken = self.store.data().found_anew(file, size, Batch::default());
@@ -373,7 +408,7 @@ impl Service {
             self.store.meta().commit(batch)
         };
         let gone = match inode.kind() {
-            FileKind::File if !self.has_no_news(file, inode)? => return Ok(false),
+            FileKind::File if !self.has_no_news_anywhere(file)? => return Ok(false),
             FileKind::Directory => {
                 self.vanish_below(union, file)?;
                 names.remove_dir_via(&root, dir, name, now, forget)
@@ -410,7 +445,8 @@ impl Service {
         if !lives_there || union.claimed(*file).is_some() {
             return Ok(false);
         }
-        if inode.kind() == FileKind::File && !self.has_no_news(*file, inode)? {
+        // What others hold of it was asked before.
+        if inode.kind() == FileKind::File && !self.has_no_news_here(*file)? {
             return Ok(false);
         }
         Ok(union.find(*file)?.is_none_or(|(_, found)| !is_same_thing(inode, &found)))

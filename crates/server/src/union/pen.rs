@@ -187,6 +187,12 @@ impl Service {
         Ok(extras)
     }
 
+    /// Whether something that has a name is behind: what was about to be made there and failed is not.
+    pub(crate) fn is_made(&self, union: &Union, file: FileId) -> bool {
+        let named = self.store.names().inode(file).is_ok_and(|inode| !inode.parents.is_empty());
+        !named || union.knows(file) == Ok(true)
+    }
+
     /// Somebody removed something behind while it was claimed: if nothing of it is only here, it is seen to be gone.
     fn let_vanish(&self, union: &Union, file: FileId, inode: &Inode) -> Result<()> {
         if inode.kind() == FileKind::File && !self.has_no_news(file, inode)? {
@@ -270,6 +276,28 @@ impl Service {
         }
     }
 
+    /// Whether nothing of a file's bytes is only in the buffer of this server.
+    pub(super) fn has_no_news_here(&self, file: FileId) -> Result<bool> {
+        match self.is_shared(file) {
+            true => Ok(self.store.data().dirty(file).is_empty()),
+            false => self.store.data().is_as_behind(file),
+        }
+    }
+
+    /// The same for all servers: those are asked of which it is not noted.
+    pub(super) fn has_no_news_anywhere(&self, file: FileId) -> Result<bool> {
+        if !self.has_no_news_here(file)? {
+            return Ok(false);
+        }
+        match self.held_by_others(file) {
+            Ok(held) => Ok(held.buffered == 0),
+            Err(error) => {
+                tracing::debug!(%file, %error, "nobody says whether all of a file is behind");
+                Ok(false)
+            }
+        }
+    }
+
     /// Whether something is behind as it is here.
     pub(crate) fn is_behind(&self, union: &Union, file: FileId, inode: &Inode) -> Result<bool> {
         let Some(record) = union.record(file)?.filter(|_| union.claimed(file).is_none()) else {
@@ -278,11 +306,22 @@ impl Service {
         if inode.kind() == FileKind::File && !self.has_no_news(file, inode)? {
             return Ok(false);
         }
-        // Whoever is not root can give nothing away.
-        let gives = rustix::process::geteuid().is_root();
-        let owned = !gives || (record.uid, record.gid) == (inode.uid, inode.gid);
-        let mode = inode.kind() == FileKind::Symlink || record.mode == inode.mode;
-        Ok(owned && mode && record.version.mtime == self.mtime(file, inode)?)
+        Ok(looks_so(&record, inode, self.mtime(file, inode)?))
+    }
+
+    /// The same for a file of several servers, whatever is noted of it: they are asked.
+    pub(crate) fn is_behind_by_all(&self, union: &Union, file: FileId) -> Result<bool> {
+        let Some(record) = union.record(file)?.filter(|_| union.claimed(file).is_none()) else {
+            return Ok(false);
+        };
+        let inode = self.store.names().inode(file)?;
+        if !self.has_no_news_here(file)? {
+            return Ok(false);
+        }
+        let Ok(held) = self.held_by_others(file) else { return Ok(false) };
+        let mut facts = self.noted_facts(file, &inode)?;
+        facts.touched = facts.touched.max(held.touched);
+        Ok(held.buffered == 0 && looks_so(&record, &inode, inode.attr(file, &facts).mtime))
     }
 
     /// Writes down what is behind now, together with the end of the claim.
@@ -303,6 +342,15 @@ impl Service {
             _ => self.store.data().hollow(file, zeros, batch),
         }
     }
+}
+
+/// Whether what is behind has the owner, mode and time that it should have.
+fn looks_so(record: &Record, inode: &Inode, mtime: Time) -> bool {
+    // Whoever is not root can give nothing away.
+    let gives = rustix::process::geteuid().is_root();
+    let owned = !gives || (record.uid, record.gid) == (inode.uid, inode.gid);
+    let mode = inode.kind() == FileKind::Symlink || record.mode == inode.mode;
+    owned && mode && record.version.mtime == mtime
 }
 
 /// Opens a file to be written; one that its owner may not write is made one that he may.

@@ -1,13 +1,13 @@
 //! Changes behind that are done half, done though they were told to have failed, or met half way by somebody else: what
 //! was acknowledged stays, and what is gone does not come back.
 
-use crate::drain::{ROOT, before, create, drain, open, path};
+use crate::drain::{PATIENCE, ROOT, before, create, drain, open, path};
 use crate::raw::{Raw, World, name, refused};
 use forebay_backend::{Backend, Fault, Faulty, Memory};
-use forebay_model::{Access, ErrorKind, Gid, Uid};
+use forebay_model::{Access, Change, ErrorKind, Gid, Uid};
 use forebay_server::Draining;
 use forebay_wire::{At, RenameMode, Reply, Request, Token};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -165,8 +165,8 @@ fn renamed_over(
 #[test]
 fn a_rename_that_fails_half_way_and_cannot_be_taken_back_at_once_is_taken_back_later() {
     let (memory, world, token, renamed) = renamed_over(|call, number| {
-        // The second takes the place, the third would take the first back.
-        (call == "rename" && (2..=3).contains(&number)).then_some(Fault::Before)
+        // The second takes the place, those after it would take the first back.
+        (call == "rename" && (2..=14).contains(&number)).then_some(Fault::Before)
     });
     assert!(renamed.is_err());
     assert_eq!(memory.find(&path("to")).unwrap(), None, "it lies aside");
@@ -189,4 +189,74 @@ fn a_rename_of_which_nobody_knows_whether_it_was_done_destroys_nothing() {
     let token = open(&mut control, "to");
     assert_eq!(read(&world, token), b"source");
     refused(control.walk("from"), ErrorKind::NotFound);
+}
+
+#[test]
+fn an_exchange_that_fails_half_way_is_taken_back_however_often_that_fails_at_first() {
+    let memory = Memory::default();
+    memory.put(&path("a"), OWNER, 0o644, b"one");
+    memory.put(&path("b"), OWNER, 0o644, b"other");
+    let renames = AtomicU32::new(0);
+    // The third would end it; the next take the second back, and then the first.
+    let failing = Faulty::new(memory.clone(), move |call| match call {
+        "rename" => match renames.fetch_add(1, Ordering::Relaxed) + 1 {
+            3 | 4 => Some(Fault::Before),
+            5 => Some(Fault::After),
+            _ => None,
+        },
+        _ => None,
+    });
+    let world = before(Arc::new(failing), Draining::default());
+    let mut control = world.control();
+    let (from, to, mode) = (name("a"), name("b"), RenameMode::Exchange);
+    let exchange = Request::Rename { dir: ROOT, name: from, to_dir: ROOT, to_name: to, mode };
+    assert!(control.call(exchange.clone()).is_err());
+    for (text, bytes) in [("a", &b"one"[..]), ("b", b"other")] {
+        assert_eq!(memory.bytes(&path(text)).unwrap(), bytes, "{text}");
+        let token = open(&mut control, text);
+        assert_eq!(read(&world, token), bytes, "{text}");
+    }
+    control.call(exchange).unwrap();
+    assert_eq!(memory.bytes(&path("a")).unwrap(), b"other");
+}
+
+#[test]
+fn a_directory_whose_making_is_told_to_have_failed_looks_as_it_should_when_something_is_in_it() {
+    for fault in [Fault::Before, Fault::After] {
+        let (memory, tries) = (Memory::default(), AtomicU32::new(0));
+        let failing = Faulty::new(memory.clone(), move |call| match call {
+            "make_dir" => (tries.fetch_add(1, Ordering::Relaxed) == 0).then_some(fault),
+            _ => None,
+        });
+        let world =
+            before(Arc::new(failing), Draining { age: PATIENCE, threshold: 99, ..Draining::default() });
+        let mut control = world.control();
+        let dir = control.make_dir(ROOT, "d", 0o551);
+        let token = create(&mut control, dir, "f");
+        world.data().write(token, At::Offset(0), b"bytes").unwrap();
+        let report = drain(&mut control, Some(token.file));
+        assert!(report.ticket.is_some_and(|ticket| ticket.failed == 0), "{report:?}");
+        assert_eq!(memory.bytes(&path("d/f")).unwrap(), b"bytes", "{fault:?}");
+        let (found, here) = (memory.find(&path("d")).unwrap().unwrap(), control.walk("d").unwrap());
+        assert_eq!((found.mode, found.version.mtime), (0o551, here.mtime), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_looked_at_is_not_taken_for_drained() {
+    let (memory, armed) = (Memory::default(), Arc::new(AtomicBool::new(false)));
+    let fails = armed.clone();
+    let failing = Faulty::new(memory.clone(), move |call| {
+        (call == "find" && fails.swap(false, Ordering::Relaxed)).then_some(Fault::Before)
+    });
+    let world = before(Arc::new(failing), Draining { age: PATIENCE, threshold: 99, ..Draining::default() });
+    let mut control = world.control();
+    let dir = control.make_dir(ROOT, "d", 0o755);
+    drained(&mut control);
+    let change = Change { mode: Some(0o711), ..Change::default() };
+    control.call(Request::SetAttr { file: dir, change }).unwrap();
+    armed.store(true, Ordering::Relaxed);
+    drained(&mut control);
+    assert!(!armed.load(Ordering::Relaxed), "it was looked at");
+    assert_eq!(memory.find(&path("d")).unwrap().unwrap().mode, 0o711);
 }

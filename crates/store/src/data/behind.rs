@@ -163,6 +163,7 @@ impl Data {
         with.put(SizeRecord::key(id), record.encode());
         self.kv.commit(with)?;
         (state.size, state.behind, state.ordered) = (after.size, after.behind, now);
+        state.lost_below = after.lost_below;
         state.index.forget(Span::from(0));
         let File { index, behind, .. } = &mut *state;
         behind.extents().for_each(|extent| index.apply(extent, &mut |_| {}));
