@@ -62,11 +62,26 @@ impl ById {
         if self.service.several().is_some() {
             return Box::pin(self.walk_far(dir, path, follow)).await;
         }
+        if dir == FileId::ROOT
+            && let Some(attr) = self.service.first().seen_attr(&self.who, path, follow)
+        {
+            return Ok(Step::Found(attr));
+        }
         let request = Request::Walk { dir, path: path.to_vec(), follow };
         match self.service.first().call(&self.who, &request).await? {
             Reply::Found(attr) => Ok(Step::Found(attr)),
             Reply::Link { dir, target, rest } => Ok(Step::Link { dir, target, rest }),
             other => Err(unexpected(&request, &other)),
+        }
+    }
+
+    /// The directory that a path from the root leads to, if that is known without asking. Whoever asks for something in it
+    /// and is told that it is stale has to walk: it was removed since.
+    #[must_use]
+    pub fn seen_dir(&self, dir: FileId, path: &[u8]) -> Option<FileId> {
+        match self.service.several() {
+            None if dir == FileId::ROOT => self.service.first().seen_dir(&self.who, path),
+            _ => None,
         }
     }
 

@@ -87,6 +87,17 @@ impl Client {
         Ok(Place { dir, name, slash })
     }
 
+    /// The same without asking, where it is known in which directory; that may be gone by now.
+    fn seen_place(&self, path: &[u8]) -> Option<(FileId, Name)> {
+        let (parent, last) = split(path).ok()?;
+        match last {
+            Last::Name { name, slash: false } => {
+                self.by_id.seen_dir(FileId::ROOT, parent).map(|dir| (dir, name))
+            }
+            _ => None,
+        }
+    }
+
     async fn place_of(&self, path: &Path, if_directory: ErrorKind) -> Result<Place> {
         self.place(FileId::ROOT, bytes(path)?, if_directory).await
     }
@@ -115,6 +126,12 @@ impl Client {
             _ => IfExists::Open,
         };
         let (mut from, mut path) = (FileId::ROOT, bytes(path)?.to_vec());
+        if let Some((dir, name)) = self.seen_place(&path) {
+            match self.by_id.create(dir, name, options.mode, options.access(), if_exists).await {
+                Err(error) if matches!(error.kind(), ErrorKind::Stale | ErrorKind::TooManyLinks) => {}
+                made => return Ok(made?.0),
+            }
+        }
         for _ in 0..=MAX_LINKS {
             let Place { dir, name, slash } = self.place(from, &path, ErrorKind::IsDirectory).await?;
             if slash {
@@ -180,6 +197,12 @@ impl Client {
     pub async fn unlink(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let removed = async {
+            if let Some((dir, name)) = self.seen_place(bytes(path)?) {
+                match self.by_id.unlink(dir, name).await {
+                    Err(error) if error.kind() == ErrorKind::Stale => {}
+                    removed => return removed,
+                }
+            }
             let place = self.place_of(path, ErrorKind::IsDirectory).await?;
             if place.slash {
                 return Err(ErrorKind::NotDirectory.into());

@@ -13,6 +13,7 @@
 //! transfer, flow, data   payload                            split, pipelined, straight from and to the caller
 //! memory, lane           payload on the server's machine   by rings and slabs, without asking; else as above
 //! queue                  requests on the server's machine  by a queue in shared memory; else by the line
+//! seen                   what was answered there           for as long as the server says, in shared memory, that it counts
 //! handshake, transport   first words, frames of a stream
 //! socket                 bytes, and who waits for them where
 //! job, counts            who works, and what the processes of a run count together
@@ -22,8 +23,8 @@
 //! left; whatever else cannot be answered ends in an error within the configured time. A connection on which a
 //! transfer was given up half-way is closed, never used again.
 //!
-//! **Deliberately absent**: caches of attributes or bytes (a write that returned is visible to every later read,
-//! anywhere), belief in remembered paths (a server checks them with every use), locks that writers
+//! **Deliberately absent**: caches that others cannot end before they change something (a write that returned is visible to
+//! every later read, anywhere), belief in remembered paths (a server checks them with every use), locks that writers
 //! of one file wait for, background writing, environment variables other than those that describe the job.
 
 #![forbid(unsafe_code)]
@@ -52,6 +53,7 @@ mod prefixes;
 mod queue;
 mod retry;
 mod roll;
+mod seen;
 mod service;
 mod session;
 mod socket;

@@ -7,23 +7,25 @@
 
 use crate::line::{CallRef, Line};
 use crate::retry::Trouble;
+use crate::seen::Seen;
 use crate::session::{Session, Who};
 use crate::socket::while_set;
-use forebay_model::{Error, ErrorKind};
-use forebay_shm::{Answered, Asked, Asker, Spin};
+use forebay_model::{Attr, Error, ErrorKind, FileId};
+use forebay_shm::{Answered, Asked, Asker, Looked, Spin};
 use forebay_wire::{Answer, FrameKind, HEADER, Header, QueueGrant, Reply, Request, Token, body, frame};
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// After so many requests that could go by a queue it is worth asking for one.
-const WORTH: u32 = 4;
+const WORTH: u32 = 1;
 /// How long a thread looks for its answer before it sleeps.
 const SHORTEST_LOOK: Duration = Duration::from_micros(2);
 const LONGEST_LOOK: Duration = Duration::from_micros(50);
@@ -66,11 +68,17 @@ pub(crate) fn may_ask_here(request: &Request) -> bool {
 #[derive(Default)]
 pub(crate) struct Queue {
     /// None if there is none for us.
-    asker: OnceLock<Option<Arc<Asker>>>,
+    desk: OnceLock<Option<Desk>>,
     /// Requests that could have gone by it.
     wanted: AtomicU32,
     /// Somebody asks for it, or has: a connection has one, and another would be in its place.
     opening: AtomicBool,
+}
+
+/// Who is asked there, and what was answered and still counts.
+struct Desk {
+    asker: Arc<Asker>,
+    seen: Option<Seen>,
 }
 
 /// Whether a request is as short as its answer, and waits for nothing but names and attributes.
@@ -111,16 +119,24 @@ impl Session {
         request: &Request,
         sent: &AtomicBool,
     ) -> Option<Result<Answer, Trouble>> {
-        let asker = match line.queue.asker.get() {
-            Some(asker) => asker.as_ref()?,
+        let desk = match line.queue.desk.get() {
+            Some(desk) => desk.as_ref()?,
             None if line.queue.wanted.fetch_add(1, Ordering::Relaxed) < WORTH => return None,
             None if line.queue.opening.swap(true, Ordering::AcqRel) => return None,
             None => Box::pin(self.open_queue(line)).await?,
         };
-        let asked = post(asker, who, request)?;
+        let asked = post(&desk.asker, who, request)?;
         sent.store(true, Ordering::Relaxed);
-        let outcome = match SPIN.until(|| asked.is_answered()) || sleep_here(&asked) {
-            true => self.take(line, &asked),
+        let outcome = match look_here(&asked) {
+            true => {
+                let outcome = self.take(line, &asked);
+                if let (None, Some(seen), Some(lease), Some(Ok(Ok(reply)))) =
+                    (who, &desk.seen, asked.lease(), &outcome)
+                {
+                    seen.learn(request, reply, lease);
+                }
+                outcome
+            }
             false => Box::pin(self.wait_for(line, asked)).await,
         };
         sent.store(outcome.is_some(), Ordering::Relaxed);
@@ -130,19 +146,38 @@ impl Session {
     /// Closes an open file without waiting for that, if there is a queue with room.
     pub(crate) fn close_now(&self, who: &Who, token: Token) -> bool {
         let Some(line) = self.live() else { return false };
-        let Some(Some(asker)) = line.queue.asker.get() else { return false };
-        !self.pool.is_in_doubt() && post(asker, who, &Request::Close { token }).is_some()
+        let Some(Some(desk)) = line.queue.desk.get() else { return false };
+        !self.pool.is_in_doubt() && post(&desk.asker, who, &Request::Close { token }).is_some()
+    }
+
+    /// Looks into what was answered on the live connection and still counts for this process.
+    fn seen<T>(&self, who: &Who, look: impl FnOnce(&Seen) -> Option<T>) -> Option<T> {
+        if who.is_some() {
+            return None;
+        }
+        let line = self.live()?;
+        look(line.queue.desk.get()?.as_ref()?.seen.as_ref()?)
+    }
+
+    /// What a path from the root leads to, if that was answered and still counts.
+    pub(crate) fn seen_attr(&self, who: &Who, path: &[u8], follow: bool) -> Option<Attr> {
+        self.seen(who, |seen| seen.attr(path, follow))
+    }
+
+    /// The directory that a path from the root leads to, if that was answered and still counts; or one that is gone.
+    pub(crate) fn seen_dir(&self, who: &Who, path: &[u8]) -> Option<FileId> {
+        self.seen(who, |seen| seen.dir(path))
     }
 
     /// Asks for a queue; what becomes of that counts for as long as the connection lasts.
-    async fn open_queue<'a>(&self, line: &'a Line) -> Option<&'a Arc<Asker>> {
+    async fn open_queue<'a>(&self, line: &'a Line) -> Option<&'a Desk> {
         let call = CallRef { identity: None, request: &Request::Queue };
-        let asker = match line.call(&call, None).await {
+        let desk = match line.call(&call, None).await {
             Ok(Ok(Reply::Queue(grant))) => open(&grant).ok(),
             // There is none for us; nor, if the connection broke, for anybody.
             Ok(_) | Err(_) => None,
         };
-        line.queue.asker.get_or_init(|| asker).as_ref()
+        line.queue.desk.get_or_init(|| desk).as_ref()
     }
 
     fn take(&self, line: &Line, asked: &Asked) -> Option<Result<Answer, Trouble>> {
@@ -195,19 +230,16 @@ fn post(asker: &Arc<Asker>, who: &Who, request: &Request) -> Option<Asked> {
     asker.ask(&bytes)
 }
 
-/// Sleeps for an answer; true if it has come.
-fn sleep_here(asked: &Asked) -> bool {
-    let begin = Instant::now();
-    loop {
-        let left = PATIENCE.saturating_sub(begin.elapsed());
-        if left.is_zero() {
-            return asked.is_answered();
-        }
+/// Looks for an answer for a while, then sleeps; true if it has come.
+fn look_here(asked: &Asked) -> bool {
+    let Looked::SinceThen(begin) = SPIN.until(|| asked.is_answered()) else { return true };
+    let mut left = PATIENCE;
+    while !left.is_zero() && !asked.is_answered() {
         asked.sleep(left);
-        if asked.is_answered() {
-            return true;
-        }
+        left = PATIENCE.saturating_sub(begin.elapsed());
     }
+    SPIN.waited(begin.elapsed());
+    asked.is_answered()
 }
 
 fn read(bytes: &[u8]) -> forebay_model::Result<Answer> {
@@ -218,10 +250,12 @@ fn read(bytes: &[u8]) -> forebay_model::Result<Answer> {
     if whole { body(rest) } else { Err(nonsense()) }
 }
 
-fn open(grant: &QueueGrant) -> io::Result<Arc<Asker>> {
-    let file =
-        |path: &[u8]| OpenOptions::new().read(true).write(true).open(OsString::from_vec(path.to_vec()));
-    Asker::open(&file(&grant.path)?, &file(&grant.bell)?, grant.nonce)
+fn open(grant: &QueueGrant) -> io::Result<Desk> {
+    let path = |path: &[u8]| PathBuf::from(OsString::from_vec(path.to_vec()));
+    let file = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+    let queue = path(&grant.path);
+    let asker = Asker::open(&file(&queue)?, &file(&path(&grant.bell))?, grant.nonce)?;
+    Ok(Desk { asker, seen: Seen::beside(&queue) })
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@
 //! that never touches the prefix makes no connection and starts no thread; a descriptor of ours is a descriptor of the
 //! kernel's, with its offset and flags in it, so that `dup`, `fork` and `exec` mean what they always mean.
 //!
-//! **Deliberately absent**: caches; special files; locks between machines.
+//! **Deliberately absent**: caches of its own; special files; locks between machines.
 
 mod aio;
 pub mod api;

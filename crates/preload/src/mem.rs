@@ -59,8 +59,24 @@ static CHANGES: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
     /// What this thread asked about last, and after how many changes: programs write from the same buffer again and
-    /// again. 0 changes: nothing.
+    /// again, want answers in the same place, and have paths on the same page. 0 changes: nothing.
     static LAST: Cell<(usize, usize, u64)> = const { Cell::new((0, 0, 0)) };
+    static LAST_WRITTEN: Cell<(usize, usize, u64)> = const { Cell::new((0, 0, 0)) };
+    static LAST_PAGE: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// Whether the page of an address can be read.
+fn can_read_page(address: usize) -> bool {
+    let asked = (address & !(PAGE - 1), CHANGES.load(Ordering::Acquire));
+    if LAST_PAGE.try_with(Cell::get) == Ok(asked) {
+        return true;
+    }
+    let can = can_read(address);
+    if can {
+        // A thread that ends asks every time.
+        let _ = LAST_PAGE.try_with(|last| last.set(asked));
+    }
+    can
 }
 
 /// Something is mapped, unmapped or protected: what was there may be there no more.
@@ -93,9 +109,15 @@ pub(crate) fn writable<'a>(start: *mut c_void, len: usize) -> Outcome<&'a mut [u
     if len == 0 {
         return Ok(&mut []);
     }
+    let asked = (start as usize, len, CHANGES.load(Ordering::Acquire));
+    if LAST_WRITTEN.try_with(Cell::get) == Ok(asked) {
+        // SAFETY: as for what is read.
+        return Ok(unsafe { std::slice::from_raw_parts_mut(start.cast(), len) });
+    }
     if len > isize::MAX as usize || !whole(start as usize, len, libc::MADV_POPULATE_WRITE, can_write) {
         return fail(libc::EFAULT);
     }
+    let _ = LAST_WRITTEN.try_with(|last| last.set(asked));
     // SAFETY: all of it is there; that nobody uses it meanwhile is the caller's promise in every such call.
     Ok(unsafe { std::slice::from_raw_parts_mut(start.cast(), len) })
 }
@@ -123,7 +145,7 @@ pub(crate) fn path<'a>(start: *const c_char) -> Option<&'a [u8]> {
     let mut len = 0;
     loop {
         let here = start as usize + len;
-        if !can_read(here) {
+        if !can_read_page(here) {
             return None;
         }
         let end = len + (PAGE - here % PAGE);

@@ -2,11 +2,11 @@
 
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::opening::masked;
-use crate::place::{Place, Subject, locate, subject};
+use crate::place::{Place, Subject, locate, locate_in, seen_entry, subject};
 use crate::quiet::Quiet;
 use crate::{engine, hook, mem};
-use forebay_client::RenameMode;
-use forebay_model::{ErrorKind, FileId, FileKind};
+use forebay_client::{ById, RenameMode};
+use forebay_model::{ErrorKind, FileId, FileKind, Result};
 use libc::{c_char, c_int, c_uint, mode_t, size_t, ssize_t};
 
 const HERE: c_int = libc::AT_FDCWD;
@@ -38,6 +38,9 @@ fn remove_dir(place: &Place) -> Outcome<c_int> {
 
 fn remove_file(place: &Place) -> Outcome<c_int> {
     let _quiet = Quiet::begin();
+    if engine::run(|engine| remove_seen(engine.by_id(), place))? {
+        return Ok(0);
+    }
     let entry = place.entry(ErrorKind::IsDirectory)?;
     if entry.slash {
         let kind = place.find(false)?.kind;
@@ -45,6 +48,15 @@ fn remove_file(place: &Place) -> Outcome<c_int> {
     }
     engine::run(|engine| engine.by_id().unlink(entry.dir, entry.name))?;
     Ok(0)
+}
+
+/// Removes a name from a directory that is known without asking; false if none is, or it is gone.
+async fn remove_seen(by_id: &ById, place: &Place) -> Result<bool> {
+    let Some((dir, name)) = seen_entry(by_id, place.dir, &place.rest) else { return Ok(false) };
+    match by_id.unlink(dir, name).await {
+        Err(error) if error.kind() == ErrorKind::Stale => Ok(false),
+        removed => removed.map(|()| true),
+    }
 }
 
 fn remove_at_once(place: Place) -> Outcome<c_int> {
@@ -55,7 +67,8 @@ fn remove_at_once(place: Place) -> Outcome<c_int> {
 }
 
 pub(crate) fn remove_at(dirfd: c_int, path: *const c_char, flags: c_int) -> Outcome<c_int> {
-    let place = locate(dirfd, path)?;
+    let mut quiet = None;
+    let place = locate_in(&mut quiet, dirfd, path)?;
     match flags {
         0 => remove_at_once(place),
         libc::AT_REMOVEDIR => remove_dir(&place),
@@ -194,7 +207,7 @@ hook::hooks! {
     fn [mkdir](path: *const c_char, mode: mode_t) -> c_int, at path => make_dir(HERE, path, mode);
     fn [mkdirat](dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int, at path => make_dir(dirfd, path, mode);
     fn [rmdir](path: *const c_char) -> c_int, at path => remove_dir(&locate(HERE, path)?);
-    fn [unlink](path: *const c_char) -> c_int, at path => remove_at_once(locate(HERE, path)?);
+    fn [unlink](path: *const c_char) -> c_int, at path => remove_at(HERE, path, 0);
     fn [unlinkat](dirfd: c_int, path: *const c_char, flags: c_int) -> c_int, at path => remove_at(dirfd, path, flags);
     fn [remove](path: *const c_char) -> c_int, at path => remove_any(path);
     fn [rename](from: *const c_char, to: *const c_char) -> c_int => rename_at(HERE, from, HERE, to, 0);

@@ -3,7 +3,9 @@
 use crate::backing::{self, Birth, Kind};
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::open::Open;
-use crate::place::{Entry, Landing, Place, Subject, behind, entry, locate, subject, walk};
+use crate::place::{
+    Entry, Landing, Place, Subject, behind, entry, locate, locate_in, seen_entry, subject, walk,
+};
 use crate::quiet::Quiet;
 use crate::{engine, hook, life, table};
 use forebay_client::{ById, File, IfExists, MAX_LINKS, Step};
@@ -117,6 +119,12 @@ async fn make(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<La
     let mut access = access_of(flags);
     access.write |= if_exists == IfExists::Truncate;
     let (mut from, mut way) = (place.dir, place.rest.clone());
+    if let Some((dir, name)) = seen_entry(by_id, from, &way) {
+        match by_id.create(dir, name, mode, access, if_exists).await {
+            Err(error) if matches!(error.kind(), ErrorKind::Stale | ErrorKind::TooManyLinks) => {}
+            made => return Ok(Landing::Here(Found::File(Box::new(made?.0)))),
+        }
+    }
     for _ in 0..=MAX_LINKS {
         let none = if if_exists == IfExists::Refuse { ErrorKind::Exists } else { ErrorKind::IsDirectory };
         let Entry { dir, name, slash } = match entry(by_id, from, &way, none).await? {
@@ -183,7 +191,8 @@ pub(crate) fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: mod
     {
         return fail(libc::ENOENT);
     }
-    let place = locate(dirfd, path)?;
+    let mut quiet = None;
+    let place = locate_in(&mut quiet, dirfd, path)?;
     let _quiet = Quiet::begin();
     let opened = open_place(&place, flags, mode);
     drop(place);

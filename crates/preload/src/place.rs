@@ -43,6 +43,11 @@ pub(crate) fn ours(fd: c_int) -> Outcome<Held> {
 
 /// Where a path leads, if that is Forebay's business.
 pub(crate) fn locate(dirfd: c_int, start: *const c_char) -> Outcome<Place> {
+    locate_in(&mut None, dirfd, start)
+}
+
+/// The same at the beginning of a quiet moment, for who goes on in it; not where that would cost others something.
+pub(crate) fn locate_in(quiet: &mut Option<Quiet>, dirfd: c_int, start: *const c_char) -> Outcome<Place> {
     life::ready();
     let Some(text) = mem::path(start) else { return Err(Stop::Foreign) };
     let prefix = &life::config().prefix;
@@ -54,7 +59,7 @@ pub(crate) fn locate(dirfd: c_int, start: *const c_char) -> Outcome<Place> {
             path::Way::Past => return Err(Stop::Foreign),
         };
         fits(text)?;
-        let _quiet = Quiet::begin();
+        *quiet = Some(Quiet::begin());
         return Ok(Place { dir: FileId::ROOT, rest: rest.to_vec(), full: text.to_vec() });
     }
     let (dir, base) = match table::get(dirfd) {
@@ -116,6 +121,16 @@ fn outside(path: Vec<u8>) -> Stop {
 
 /// As [`locate`]; with `AT_EMPTY_PATH` and an empty path, the descriptor itself.
 pub(crate) fn subject(dirfd: c_int, start: *const c_char, flags: c_int) -> Outcome<Subject> {
+    subject_in(&mut None, dirfd, start, flags)
+}
+
+/// The same at the beginning of a quiet moment: see [`locate_in`].
+pub(crate) fn subject_in(
+    quiet: &mut Option<Quiet>,
+    dirfd: c_int,
+    start: *const c_char,
+    flags: c_int,
+) -> Outcome<Subject> {
     life::ready();
     if flags & libc::AT_EMPTY_PATH != 0 && (start.is_null() || mem::path(start).is_some_and(<[u8]>::is_empty))
     {
@@ -126,7 +141,7 @@ pub(crate) fn subject(dirfd: c_int, start: *const c_char, flags: c_int) -> Outco
         }
         return ours(dirfd).map(Subject::Open);
     }
-    locate(dirfd, start).map(Subject::Place)
+    locate_in(quiet, dirfd, start).map(Subject::Place)
 }
 
 impl Subject {
@@ -221,6 +236,16 @@ pub(crate) fn behind(holder: FileId, target: Vec<u8>, rest: &[u8]) -> Landing<(F
         Some(inside) => Landing::Here((FileId::ROOT, inside.to_vec())),
         None => Landing::Outside(whole),
     }
+}
+
+/// The directory and the name a path ends in, where they are known without asking. The directory may be gone by now: who is
+/// told that it is stale has to walk. Names that a slash follows are not known.
+pub(crate) fn seen_entry(by_id: &ById, dir: FileId, way: &[u8]) -> Option<(FileId, Name)> {
+    let (parent, name, slash) = path::split(way)?;
+    if slash {
+        return None;
+    }
+    Some((by_id.seen_dir(dir, parent)?, Name::new(name).ok()?))
 }
 
 /// The directory and the name a path ends in.

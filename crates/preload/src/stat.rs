@@ -1,7 +1,7 @@
 //! What is known about a file, in all the forms that programs ask for it.
 
 use crate::errno::{Outcome, Stop, fail};
-use crate::place::{Subject, ours, subject};
+use crate::place::{Subject, ours, subject, subject_in};
 use crate::{engine, hook, mem};
 use forebay_model::{Access, Attr, FileId, FileKind, Gid, Identity, Special, Time, Uid, may};
 use libc::{c_char, c_int, c_uint, stat as Stat, statfs as StatFs, statvfs as StatVfs, statx as Statx};
@@ -102,7 +102,8 @@ fn known(flags: c_int, known: c_int) -> Outcome<()> {
 }
 
 pub(crate) fn at(dirfd: c_int, path: *const c_char, into: *mut Stat, flags: c_int) -> Outcome<c_int> {
-    let subject = subject(dirfd, path, flags)?;
+    let mut quiet = None;
+    let subject = subject_in(&mut quiet, dirfd, path, flags)?;
     known(flags, NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH)?;
     let attr = subject.into_attr(flags & NOFOLLOW == 0)?;
     mem::give(into, classic(&attr))?;
@@ -123,7 +124,8 @@ pub(crate) fn extended_at(
     into: *mut Statx,
 ) -> Outcome<c_int> {
     const RESERVED: c_uint = 1 << 31;
-    let subject = subject(dirfd, path, flags)?;
+    let mut quiet = None;
+    let subject = subject_in(&mut quiet, dirfd, path, flags)?;
     known(flags, NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | libc::AT_STATX_SYNC_TYPE)?;
     if mask & RESERVED != 0 {
         return fail(libc::EINVAL);

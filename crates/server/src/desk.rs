@@ -14,7 +14,7 @@ use crate::jobs::Membership;
 use crate::service::{Caller, Service};
 use crate::visitor::Visitor;
 use forebay_model::{Error, ErrorKind, Result};
-use forebay_shm::{Bell, Clerk, MOST_REPLY, QUEUE_SLOTS, Spin, Taken};
+use forebay_shm::{Bell, Clerk, Epochs, Lease, Looked, MOST_REPLY, Moment, QUEUE_SLOTS, Spin, Taken};
 use forebay_store::{MOST_BELLS, MOST_QUEUES};
 use forebay_wire::{Answer, Call, FrameKind, HEADER, Header, QueueGrant, Reply, Request, body, frame};
 use std::os::unix::ffi::OsStringExt;
@@ -148,6 +148,20 @@ impl Service {
         Ok((queue, QueueGrant { path: bytes(path), bell: bytes(rings), nonce }))
     }
 
+    /// When an answer begins to be made that may be leased; none where somebody else may change what it is about.
+    fn leasing(&self) -> Option<(&Epochs, Moment)> {
+        let epochs = self.store.epochs().filter(|_| self.is_alone() && self.union.is_none())?;
+        Some((epochs, epochs.moment()))
+    }
+
+    /// How long an answer counts that shows attributes: until something of them changes, if nobody changes them without
+    /// a word.
+    fn lease(&self, (epochs, since): (&Epochs, Moment), answer: &Option<Answer>) -> Option<Lease> {
+        let Some(Ok(Reply::Found(attr) | Reply::Opened { attr, .. })) = answer else { return None };
+        let lease = epochs.lease(since, attr.id.0)?;
+        (!self.store.data().is_filled(attr.id)).then_some(lease)
+    }
+
     /// The desk at which a queue is served.
     fn desk(&self, queue: u32) -> &Desk {
         &self.desks.desks[queue as usize % self.desks.desks.len()]
@@ -176,15 +190,21 @@ impl Desk {
             for queue in &*queues {
                 idle &= !queue.serve(service, &mut room);
             }
-            if !idle || self.spin.until(|| queues.iter().any(|queue| queue.clerk.is_asked())) {
+            if !idle {
                 continue;
             }
+            let Looked::SinceThen(begin) =
+                self.spin.until(|| queues.iter().any(|queue| queue.clerk.is_asked()))
+            else {
+                continue;
+            };
             // Who leaves meanwhile is not to be held here.
             drop(queues);
             let bell = lock(&self.state).bell.clone();
             if let Some((bell, _)) = bell {
                 bell.sleep(NAP, || self.queues().iter().any(|queue| queue.clerk.is_asked()));
             }
+            self.spin.waited(begin.elapsed());
         }
     }
 }
@@ -206,6 +226,7 @@ impl Queue {
         let Some(visitor) = visitor.as_mut() else { return false };
         let Room { request, reply } = room;
         let refused = self.clerk.take(request, |taken, bytes| {
+            let since = service.leasing();
             // Nobody else at this desk is to suffer from what this request does.
             let begun = catch_unwind(AssertUnwindSafe(|| self.begin(service, visitor, bytes)));
             match begun.unwrap_or_else(|_| (0, What::Begun(Begun::Done(Some(Err(failed())))))) {
@@ -214,7 +235,10 @@ impl Queue {
                     self.refused.fetch_add(1, Ordering::Relaxed);
                     self.clerk.give_up(taken);
                 }
-                (id, What::Begun(Begun::Done(answer))) => self.answer(taken, id, answer, reply),
+                (id, What::Begun(Begun::Done(answer))) => {
+                    let lease = since.and_then(|since| service.lease(since, &answer));
+                    self.answer(taken, id, answer, lease, reply);
+                }
                 (id, What::Begun(Begun::Later(answer))) => {
                     let promise = Promise { queue: self.clone(), taken: Some(taken), id };
                     let (service, session) = (service.clone(), visitor.session.clone());
@@ -283,12 +307,19 @@ impl Queue {
     }
 
     /// Answers. What is too long for a reply only tells something, so that it can be asked elsewhere; but for errors.
-    fn answer(&self, taken: Taken, id: u64, answer: Option<Answer>, reply: &mut Vec<u8>) {
+    fn answer(
+        &self,
+        taken: Taken,
+        id: u64,
+        answer: Option<Answer>,
+        lease: Option<Lease>,
+        reply: &mut Vec<u8>,
+    ) {
         let Some(answer) = answer else { return self.clerk.give_up(taken) };
         reply.clear();
         let framed = frame(reply, FrameKind::Answer, id, &answer, 0);
         if framed.is_ok() && reply.len() <= MOST_REPLY {
-            return self.clerk.answer(taken, reply);
+            return self.clerk.answer(taken, reply, lease);
         }
         let Err(error) = answer else { return self.clerk.refer(taken) };
         reply.clear();
@@ -296,7 +327,7 @@ impl Queue {
         let end = text.floor_char_boundary(LONGEST_TEXT);
         let short = Answer::Err(Error::new(error.kind(), format!("{}…", &text[..end])));
         match frame(reply, FrameKind::Answer, id, &short, 0) {
-            Ok(()) => self.clerk.answer(taken, reply),
+            Ok(()) => self.clerk.answer(taken, reply, None),
             Err(_) => self.clerk.give_up(taken),
         }
     }
@@ -351,7 +382,7 @@ struct Promise {
 impl Promise {
     fn keep(mut self, answer: Option<Answer>) {
         if let Some(taken) = self.taken.take() {
-            self.queue.answer(taken, self.id, answer, &mut Vec::new());
+            self.queue.answer(taken, self.id, answer, None, &mut Vec::new());
         }
     }
 }
@@ -360,7 +391,7 @@ impl Drop for Promise {
     fn drop(&mut self) {
         let Some(taken) = self.taken.take() else { return };
         match std::thread::panicking() {
-            true => self.queue.answer(taken, self.id, Some(Err(failed())), &mut Vec::new()),
+            true => self.queue.answer(taken, self.id, Some(Err(failed())), None, &mut Vec::new()),
             // The server ends, and gives up what has taken too long.
             false => self.queue.clerk.give_up(taken),
         }

@@ -34,6 +34,11 @@ impl Grace {
         }
     }
 
+    /// Whether nobody of an earlier life can have a file open.
+    pub(crate) fn is_over_for(&self, file: FileId) -> bool {
+        file >= self.first || !self.lasts()
+    }
+
     /// Whether clients of an earlier life may still come back.
     pub(crate) fn lasts(&self) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).is_some()
@@ -60,8 +65,10 @@ mod tests {
         grace.orphaned(&opens, FileId(11));
         grace.orphaned(&opens, FileId(5));
         diary.check(&["buried 11"]);
+        assert_eq!([FileId(9), FileId(10)].map(|file| grace.is_over_for(file)), [false, true]);
         let reopened = opens.hold(FileId(4)).unwrap();
         grace.end();
+        assert!(grace.is_over_for(FileId(9)));
         diary.check(&["buried 11", "buried 3", "buried 5"]);
         drop(reopened);
         grace.orphaned(&opens, FileId(6));

@@ -218,6 +218,9 @@ pub(crate) fn attend(service: &Service) {
         if tended.elapsed() >= TEND {
             tended = Instant::now();
             report(data.tend_rings(IDLE));
+            if let Err(error) = service.store.rest() {
+                tracing::error!(%error, "names that were changed could not be put in order");
+            }
         }
     }
 }

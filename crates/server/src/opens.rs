@@ -5,6 +5,7 @@
 
 use forebay_model::{Error, ErrorKind, FileId, Result};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -100,6 +101,18 @@ impl Opens {
         };
         if last {
             self.bury(file);
+        }
+    }
+
+    /// A file is about to lose its last name, and to be buried with it: nobody can hold it any more. Not if somebody does
+    /// already. [`Opens::buried`] follows in any case.
+    pub(crate) fn bury_at_once(&self, file: FileId) -> bool {
+        match self.lock().files.entry(file) {
+            Entry::Vacant(place) => {
+                place.insert(Open { state: State::Dying, ..Open::default() });
+                true
+            }
+            Entry::Occupied(_) => false,
         }
     }
 
@@ -245,9 +258,16 @@ pub(crate) mod tests {
         drop(opens.hold_orphan(FileId(6)));
         diary.check(&["closed 9", "buried 9", "closed 8", "buried 7", "buried 6"]);
         assert_eq!(opens.count(), 0);
+        let held = opens.hold(FileId(4)).unwrap();
+        assert!(!opens.bury_at_once(FileId(4)));
+        drop(held);
+        assert!(opens.bury_at_once(FileId(4)) && opens.hold(FileId(4)).is_err());
+        opens.buried(FileId(4));
+        drop(opens.hold(FileId(4)).unwrap());
+        diary.check(&["closed 9", "buried 9", "closed 8", "buried 7", "buried 6", "closed 4", "closed 4"]);
         let last = opens.hold_orphan(FileId(5));
         opens.retire();
         drop(last);
-        diary.check(&["closed 9", "buried 9", "closed 8", "buried 7", "buried 6"]);
+        diary.check(&["closed 9", "buried 9", "closed 8", "buried 7", "buried 6", "closed 4", "closed 4"]);
     }
 }

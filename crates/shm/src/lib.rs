@@ -8,7 +8,7 @@
 //! Between processes: a [`Slab`] is a grant that another process fills through its own [`Window`] and publishes piece
 //! by piece, with a [`Commit`] for each in a ring ([`Writer`], [`Taker`]). A [`Bell`] wakes whoever takes them. What a
 //! process was leased it copies through a [`Pane`], as a [`Reader`] that looks at the lease before and after. What has to be
-//! asked goes through a queue ([`Asker`], [`Clerk`]).
+//! asked goes through a queue ([`Asker`], [`Clerk`]); how long the answer counts is told by [`Epochs`].
 //!
 //! **Invariant**: bytes behind a ticket do not change while its generation lives; bytes behind a grant belong to
 //! its holder alone. The safe interface cannot break this within one process; another process can spoil what it was
@@ -18,6 +18,7 @@
 
 mod arena;
 mod bell;
+mod epochs;
 mod map;
 mod past;
 mod queue;
@@ -27,8 +28,9 @@ mod window;
 
 pub use arena::{Arena, Grant, Slab, Ticket, View};
 pub use bell::{BELL_BYTES, Bell};
+pub use epochs::{EPOCHS_BYTES, EPOCHS_NAME, Epochs, Lease, Moment, Told};
 pub use queue::{
-    Answered, Asked, Asker, Clerk, MOST_REPLY, MOST_REQUEST, QUEUE_BYTES, QUEUE_SLOTS, Spin, Taken,
+    Answered, Asked, Asker, Clerk, Looked, MOST_REPLY, MOST_REQUEST, QUEUE_BYTES, QUEUE_SLOTS, Spin, Taken,
 };
 pub use ring::{Commit, Filling, Found, Nonce, RECORD, RING_BYTES, RING_RECORDS, Reader, Taker, Writer};
 pub use slots::{SLOT, Slots};

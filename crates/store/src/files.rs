@@ -2,6 +2,7 @@
 
 use crate::data::{UNFINISHED, sync_dir};
 use forebay_model::{Error, ErrorKind, Incarnation, Result};
+use forebay_shm::{EPOCHS_NAME, Epochs};
 use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
@@ -264,6 +265,10 @@ pub(crate) fn describe_medium(dir: &Path) -> String {
 /// Removes the place of the regions with everything in it.
 pub(crate) fn remove_regions_dir(dir: &Path) -> Result<()> {
     let regions = regions_dir(dir);
+    // Whoever was told something by a server that died here believes it no more.
+    if let Ok(file) = File::options().read(true).write(true).open(regions.join(EPOCHS_NAME)) {
+        Epochs::end(&file).map_err(|error| failed("end", &regions, &error))?;
+    }
     if let Ok(elsewhere) = std::fs::read_link(&regions) {
         if !elsewhere.to_string_lossy().starts_with(SHARED_MEMORY) {
             let text = "leads to a place that Forebay did not make: remove it yourself";

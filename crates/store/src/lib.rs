@@ -21,6 +21,7 @@ mod names;
 mod reshape;
 mod store;
 mod superblock;
+mod watch;
 
 pub use at_rest::{AtRest, check_stores, repair_stores};
 pub use data::{

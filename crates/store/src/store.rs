@@ -6,7 +6,9 @@ use crate::meta::{Batch, CachedKv, FjallKv, Kv};
 use crate::names::{Names, Root};
 use crate::reshape::Reshapes;
 use crate::superblock::{Superblock, boot_id};
+use crate::watch::WatchedKv;
 use forebay_model::{Bytes, ErrorKind, FileId, Incarnation, Result, ServerId, Stamp};
+use forebay_shm::Epochs;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,6 +51,7 @@ pub struct Store {
     recovery: Recovery,
     medium: String,
     notes: Vec<String>,
+    epochs: Option<Arc<Epochs>>,
     checker: Checker,
     /// Held for its lock.
     _lock: File,
@@ -93,7 +96,9 @@ impl Store {
                 dir.display()
             )));
         }
-        let kv: Arc<dyn Kv> = Arc::new(CachedKv::new(FjallKv::open(&dir.join("meta"), META_CACHE)?));
+        let watched = WatchedKv::new(CachedKv::new(FjallKv::open(&dir.join("meta"), META_CACHE)?));
+        let watched = Arc::new(watched);
+        let kv: Arc<dyn Kv> = watched.clone();
         if kv.get(INCARNATION_KEY)?.as_deref() != Some(&superblock.incarnation.0.to_be_bytes()) {
             return Err(bad(format!(
                 "{} holds the metadata of another store: give it back its own, or run \"forebay store replace {}\" \
@@ -123,6 +128,11 @@ impl Store {
             // Their creation never became durable, so nobody was told that they exist for good.
             nameless.iter().try_for_each(|&file| data.delete(file, Batch::default()))?;
         }
+        let epochs = make_epochs(&data)?;
+        if let Some(epochs) = &epochs {
+            watched.tell(epochs.clone());
+            data.tell(epochs.clone());
+        }
         let data = Arc::new(data);
         let checker = Checker::start(&data, start);
         let medium = files::describe_medium(&dir);
@@ -142,6 +152,7 @@ impl Store {
             recovery,
             medium,
             notes,
+            epochs,
             checker,
             _lock: lock,
         })
@@ -240,9 +251,23 @@ impl Store {
         &self.notes
     }
 
+    /// By what clients see how long an answer counts; none where they cannot see it.
+    #[must_use]
+    pub fn epochs(&self) -> Option<&Epochs> {
+        self.epochs.as_deref()
+    }
+
+    /// To be called now and then: does what the next one would have to wait for, if nobody is there.
+    pub fn rest(&self) -> Result<()> {
+        self.kv.rest()
+    }
+
     /// Makes everything durable and notes that the store was left in order.
     pub fn close(&self) -> Result<()> {
         self.checker.stop();
+        if let Some(epochs) = &self.epochs {
+            epochs.retire();
+        }
         self.data.settle_all()?;
         self.data.sync_all()?;
         self.data.store_clock()?;
@@ -318,6 +343,13 @@ fn make_regions(dir: &Path, medium: Medium, superblock: &Superblock, kv: &FjallK
     batch.put(INCARNATION_KEY, superblock.incarnation.0.to_be_bytes());
     kv.commit(batch)?;
     kv.sync()
+}
+
+/// Epochs for this life of the store. Where there is no room for them, clients ask every time.
+fn make_epochs(data: &Data) -> Result<Option<Arc<Epochs>>> {
+    let Ok(file) = data.make_epochs() else { return Ok(None) };
+    let life = random_incarnation()?.0 as u64 | 1;
+    Ok(Epochs::create(&file, life).ok().map(Arc::new))
 }
 
 /// How many regions of which size make up a capacity, with one more for the cleaner.

@@ -5,5 +5,6 @@ mod model;
 mod people;
 mod queue;
 mod restart;
+mod seen;
 mod sharing;
 mod world;

@@ -6,7 +6,7 @@ use super::{Union, gone_behind, private_dir, private_name};
 use crate::service::{Caller, Service};
 use crate::several::Stop;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Gid, Name, Result, Uid};
-use forebay_store::{Batch, Fate, RenameMode, Renamed, Unlinked};
+use forebay_store::{Attempt, Batch, Fate, RenameMode, Renamed, Unlinked};
 
 /// What a change here means behind: things to do there, and records that change with it.
 #[derive(Default)]
@@ -35,6 +35,7 @@ impl Service {
         let Some(union) = &self.union else {
             let removed = match is_dir {
                 true => names.remove_dir(&caller.who, dir, name, now),
+                false if self.is_alone() => return Ok(self.unlink_alone(caller, spot)?),
                 false => names.unlink(&caller.who, dir, name, now),
             };
             return Ok(removed?);
@@ -55,6 +56,28 @@ impl Service {
         }?;
         if unlinked.fate == Fate::Gone {
             union.unclaim(unlinked.file);
+        }
+        Ok(unlinked)
+    }
+
+    /// Removes a name where nobody else has a say in it; a file that it was the last of, and that is open nowhere, with it.
+    fn unlink_alone(&self, caller: &Caller, Spot { dir, name }: Spot<'_>) -> Attempt<Unlinked> {
+        let (names, data) = (self.store.names(), self.store.data());
+        let mut buried = false;
+        let mut unlinked = names.unlink_via(&caller.who, dir, name, data.now(), |unlinked, batch| {
+            let file = unlinked.file;
+            buried = unlinked.fate == Fate::Orphaned
+                && self.grace.is_over_for(file)
+                && self.opens.bury_at_once(file);
+            if !buried {
+                return self.store.meta().commit(batch);
+            }
+            let done = names.bury_with(file, batch, |batch| data.delete(file, batch));
+            self.opens.buried(file);
+            done
+        })?;
+        if buried {
+            unlinked.fate = Fate::Gone;
         }
         Ok(unlinked)
     }

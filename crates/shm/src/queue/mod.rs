@@ -3,7 +3,7 @@
 //! ```text
 //! 0      magic, nonce                                            written once, by the clerk
 //! 4096   posted: a bit for every slot in which something is asked
-//! 8192   SLOTS slots of 2048 bytes: state, lengths on a line of their own; request; reply
+//! 8192   SLOTS slots of 2048 bytes: state, lengths, lease on a line of their own; request; reply
 //! ```
 //!
 //! Who asks claims slots in memory of its own: nobody else asks in this queue. What is in the file is believed by
@@ -12,9 +12,10 @@
 mod protocol;
 mod spin;
 
-pub use spin::Spin;
+pub use spin::{Looked, Spin};
 
 use crate::bell::Bell;
+use crate::epochs::Lease;
 use crate::map::Map;
 use crate::ring::Nonce;
 use protocol::{State, Words};
@@ -43,6 +44,7 @@ const SLOT: usize = 2048;
 const STATE_AT: usize = 0;
 const REQUEST_LEN_AT: usize = 4;
 const REPLY_LEN_AT: usize = 8;
+const LEASE_AT: usize = 16;
 const REQUEST_AT: usize = 64;
 const REPLY_AT: usize = 1024;
 
@@ -65,6 +67,10 @@ impl Mapped {
     fn word(&self, slot: u32, at: usize) -> &AtomicU32 {
         // SAFETY: as above, at multiples of four.
         unsafe { AtomicU32::from_ptr(self.map.at(place(slot) + at, 4).cast()) }
+    }
+
+    fn lease(&self, slot: u32) -> [&AtomicU64; 2] {
+        [0, 8].map(|at| self.long(place(slot) + LEASE_AT + at))
     }
 
     fn put(&self, slot: u32, at: usize, bytes: &[u8]) {
@@ -241,6 +247,13 @@ impl Asked {
         debug_assert!(matches!(waited, Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT)));
     }
 
+    /// How long the answer counts, if that was said with it.
+    #[must_use]
+    pub fn lease(&self) -> Option<Lease> {
+        let words = self.asker.cells.lease(self.slot).map(|word| word.load(Ordering::Relaxed));
+        Lease::of(words).filter(|_| self.is_answered())
+    }
+
     /// What came of it; `None` before it is answered, and where the answer is none.
     #[must_use]
     pub fn answer(&self) -> Option<Answered> {
@@ -329,29 +342,33 @@ impl Clerk {
         refused
     }
 
-    /// Answers a request with bytes, or says that it has to be asked elsewhere if they are too many.
-    pub fn answer(&self, taken: Taken, reply: &[u8]) {
+    /// Answers a request with bytes, or says that it has to be asked elsewhere if they are too many; with a lease, if what
+    /// they say is leased.
+    pub fn answer(&self, taken: Taken, reply: &[u8], lease: Option<Lease>) {
         if reply.len() > MOST_REPLY {
-            return self.finish(taken, ELSEWHERE);
+            return self.finish(taken, ELSEWHERE, None);
         }
         self.cells.put(taken.0, REPLY_AT, reply);
-        self.finish(taken, reply.len() as u32);
+        self.finish(taken, reply.len() as u32, lease);
     }
 
     /// Says that a request has to be asked elsewhere.
     pub fn refer(&self, taken: Taken) {
-        self.finish(taken, ELSEWHERE);
+        self.finish(taken, ELSEWHERE, None);
     }
 
     /// Says that nobody knows whether a request was carried out.
     pub fn give_up(&self, taken: Taken) {
-        self.finish(taken, UNKNOWN);
+        self.finish(taken, UNKNOWN, None);
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "who has answered a request has it no more")]
-    fn finish(&self, taken: Taken, len: u32) {
+    fn finish(&self, taken: Taken, len: u32, lease: Option<Lease>) {
         let Taken(slot) = taken;
         self.cells.word(slot, REPLY_LEN_AT).store(len, Ordering::Relaxed);
+        for (word, value) in self.cells.lease(slot).into_iter().zip(Lease::words(lease)) {
+            word.store(value, Ordering::Relaxed);
+        }
         // Before it is answered: from then on it may be asked anew.
         self.taken.fetch_and(!(1 << slot), Ordering::AcqRel);
         if protocol::answer(&self.cells, slot) {

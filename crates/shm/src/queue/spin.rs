@@ -5,11 +5,17 @@ use std::time::{Duration, Instant};
 
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 32;
+/// What took less than so many times the longest look would have been worth one, but for the time that waking up takes.
+const SOON: u32 = 4;
 /// Nobody has asked yet how many cores there are.
 const UNKNOWN: u32 = u32::MAX;
 
-/// How long to look for something before sleeping: longer where it came in time, shorter where it did not, not at all
-/// where nobody else could do anything meanwhile. Nothing in it is ever locked: a forked child may go on with it.
+/// How long to look for something before sleeping: for long where it has come soon lately, shorter and shorter where it has
+/// not, not at all where nobody else could do anything meanwhile. Nothing in it is ever locked: a forked child may go on
+/// with it.
+///
+/// What counts is how long was waited, not whether looking was in time: two who look for a moment only, and take longer to
+/// wake up than that, would never find each other awake again.
 pub struct Spin {
     /// In nanoseconds.
     now: AtomicU32,
@@ -35,30 +41,48 @@ impl Spin {
         first
     }
 
-    /// Looks until it is there, which is true, or no longer worth it.
-    pub fn until(&self, mut is_there: impl FnMut() -> bool) -> bool {
+    /// Looks until it is there, or no longer worth it: then whoever waits on says in the end how long it was, with
+    /// [`Spin::waited`].
+    pub fn until(&self, mut is_there: impl FnMut() -> bool) -> Looked {
         if is_there() {
-            return true;
+            return Looked::There;
         }
-        let now = self.now();
+        let (begin, now) = (Instant::now(), self.now());
         if now == 0 {
-            return false;
+            return Looked::SinceThen(begin);
         }
-        let (begin, patience) = (Instant::now(), Duration::from_nanos(now.into()));
+        let patience = Duration::from_nanos(now.into());
         loop {
             for _ in 0..LOOKS {
                 std::hint::spin_loop();
                 if is_there() {
-                    self.now.store((now + now / 4 + 1).min(self.most), Ordering::Relaxed);
-                    return true;
+                    return Looked::There;
                 }
             }
             if begin.elapsed() >= patience {
-                self.now.store((now / 2).max(self.least), Ordering::Relaxed);
-                return false;
+                return Looked::SinceThen(begin);
             }
         }
     }
+
+    /// How long it took until it was there, or nobody waited for it any more.
+    pub fn waited(&self, time: Duration) {
+        let now = self.now();
+        if now == 0 {
+            return;
+        }
+        let soon = time < SOON * Duration::from_nanos(self.most.into());
+        self.now.store(if soon { self.most } else { (now / 2).max(self.least) }, Ordering::Relaxed);
+    }
+}
+
+/// What came of looking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Looked {
+    /// It is there.
+    There,
+    /// It is not; looking began then.
+    SinceThen(Instant),
 }
 
 #[cfg(test)]
@@ -66,24 +90,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_follows_what_was_worth_it_between_its_bounds() {
+    fn the_time_follows_how_long_was_waited_between_its_bounds() {
         let spin = Spin::new(Duration::from_nanos(100), Duration::from_nanos(1000));
-        assert!(spin.until(|| true), "nothing to wait for");
+        assert_eq!(spin.until(|| true), Looked::There, "nothing to wait for");
         spin.now.store(1000, Ordering::Relaxed);
-        for expected in [500, 250, 125, 100, 100] {
-            assert!(!spin.until(|| false));
+        let (soon, late) = (Duration::from_nanos(3999), Duration::from_nanos(4000));
+        for (waited, expected) in
+            [(late, 500), (late, 250), (late, 125), (late, 100), (late, 100), (soon, 1000), (late, 500)]
+        {
+            assert!(matches!(spin.until(|| false), Looked::SinceThen(_)));
+            spin.waited(waited);
             assert_eq!(spin.now.load(Ordering::Relaxed), expected);
         }
-        for expected in [126, 158, 198] {
-            let mut looks = 0;
-            assert!(spin.until(|| {
-                looks += 1;
-                looks > 2
-            }));
-            assert_eq!(spin.now.load(Ordering::Relaxed), expected);
-        }
+        let mut looks = 0;
+        let found = spin.until(|| {
+            looks += 1;
+            looks > 2
+        });
+        assert_eq!((found, spin.now.load(Ordering::Relaxed)), (Looked::There, 500));
+    }
+
+    #[test]
+    fn on_one_core_nobody_looks() {
+        let spin = Spin::new(Duration::from_nanos(100), Duration::from_nanos(1000));
         spin.now.store(0, Ordering::Relaxed);
-        assert!(!spin.until(|| false), "on one core nobody looks");
+        assert!(matches!(spin.until(|| false), Looked::SinceThen(_)));
+        spin.waited(Duration::ZERO);
         assert_eq!(spin.now.load(Ordering::Relaxed), 0);
     }
 }

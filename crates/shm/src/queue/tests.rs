@@ -29,7 +29,7 @@ fn both() -> Both {
 fn serve(clerk: &Clerk) -> u64 {
     clerk.take(&mut Vec::new(), |taken, request| {
         let reply: Vec<u8> = request.iter().rev().copied().collect();
-        clerk.answer(taken, &reply);
+        clerk.answer(taken, &reply, None);
     })
 }
 
@@ -59,7 +59,7 @@ fn what_nobody_waits_for_is_done_and_its_slot_comes_back_when_it_is_answered() {
     let mut seen = Vec::new();
     clerk.take(&mut Vec::new(), |taken, request| {
         seen.push(request.to_vec());
-        clerk.answer(taken, &[]);
+        clerk.answer(taken, &[], None);
     });
     assert_eq!(seen, (0..QUEUE_SLOTS as u8).map(|n| vec![n]).collect::<Vec<_>>());
     assert!(asker.ask(&[99]).is_some());
@@ -71,13 +71,28 @@ fn answers_that_are_none_are_told_apart() {
     for (answer, expected) in [
         ((|clerk, taken| clerk.refer(taken)) as fn(&Clerk, Taken), Answered::Elsewhere),
         (|clerk, taken| clerk.give_up(taken), Answered::Unknown),
-        (|clerk, taken| clerk.answer(taken, &[5; MOST_REPLY + 1]), Answered::Elsewhere),
-        (|clerk, taken| clerk.answer(taken, &[5; MOST_REPLY]), Answered::Bytes(vec![5; MOST_REPLY])),
+        (|clerk, taken| clerk.answer(taken, &[5; MOST_REPLY + 1], None), Answered::Elsewhere),
+        (|clerk, taken| clerk.answer(taken, &[5; MOST_REPLY], None), Answered::Bytes(vec![5; MOST_REPLY])),
     ] {
         let asked = asker.ask(b"x").unwrap();
         clerk.take(&mut Vec::new(), |taken, _| answer(&clerk, taken));
         assert_eq!(asked.answer(), Some(expected));
     }
+}
+
+#[test]
+fn a_lease_comes_with_its_own_answer_only() {
+    let Both { asker, clerk, .. } = both();
+    let lease = Lease::of([3 << 16, 5 << 16]);
+    for (with, answer) in [(true, lease), (false, None)] {
+        let asked = asker.ask(b"x").unwrap();
+        assert_eq!(asked.lease(), None, "not answered");
+        clerk.take(&mut Vec::new(), |taken, _| clerk.answer(taken, b"y", lease.filter(|_| with)));
+        assert_eq!(asked.lease(), answer);
+    }
+    let asked = asker.ask(b"x").unwrap();
+    clerk.take(&mut Vec::new(), |taken, _| clerk.refer(taken));
+    assert_eq!(asked.lease(), None);
 }
 
 #[test]
@@ -90,7 +105,7 @@ fn sleepers_of_both_sides_are_woken() {
             while left > 0 {
                 bell.sleep(long, || clerk.is_asked());
                 clerk.take(&mut Vec::new(), |taken, request| {
-                    clerk.answer(taken, request);
+                    clerk.answer(taken, request, None);
                     left -= 1;
                 });
             }
@@ -142,7 +157,7 @@ fn misuse(dice: &mut Dice) {
             }
             _ => {
                 if let Some(taken) = open.pop() {
-                    clerk.answer(taken, &[1, 2, 3]);
+                    clerk.answer(taken, &[1, 2, 3], None);
                 }
                 // Who asks honestly in such a file gets any answer or none, and comes to no harm.
                 if let Some(asked) = asker.ask(b"honest") {

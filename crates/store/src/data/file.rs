@@ -115,6 +115,7 @@ impl File {
 
     pub(super) fn touch(&mut self, stamp: Stamp) {
         self.touched = self.touched.max(Some(stamp));
+        self.index.leases.tell();
     }
 
     /// The error for bytes that an earlier life of the store held.

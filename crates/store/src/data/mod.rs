@@ -57,7 +57,7 @@ use file::{File, FileState, SizeRecord};
 use forebay_model::{
     Error, ErrorKind, FileId, Incarnation, JobId, RegionId, Result, Span, Stamp, Uid, Usage,
 };
-use forebay_shm::View;
+use forebay_shm::{Epochs, View};
 use index::{Delta, Extent, Source};
 use publish::{Put, Write};
 use region::Region;
@@ -193,6 +193,11 @@ pub struct Data {
 }
 
 impl Data {
+    /// Changes of files are told from now on to those who remember what they were answered.
+    pub(crate) fn tell(&self, epochs: Arc<Epochs>) {
+        self.files.tell(epochs);
+    }
+
     /// The present, later than everything that was stamped before.
     #[must_use]
     pub fn now(&self) -> Stamp {

@@ -2,20 +2,29 @@
 
 use super::file::{File, FileState};
 use super::lock;
+use super::rings::Watch;
 use forebay_model::{FileId, Result};
+use forebay_shm::Epochs;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 const SHARDS: usize = 64;
 
 /// File states by id, spread over locks of their own.
 pub(super) struct Table {
     shards: Vec<Mutex<HashMap<FileId, FileState>>>,
+    /// Who is told of changes.
+    epochs: Arc<OnceLock<Arc<Epochs>>>,
 }
 
 impl Table {
     pub(super) fn new() -> Table {
-        Table { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Table { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), epochs: Arc::default() }
+    }
+
+    /// Changes of files are told from now on.
+    pub(super) fn tell(&self, epochs: Arc<Epochs>) {
+        self.epochs.get_or_init(|| epochs);
     }
 
     fn shard(&self, id: FileId) -> &Mutex<HashMap<FileId, FileState>> {
@@ -28,7 +37,9 @@ impl Table {
         if let Some(state) = shard.get(&id) {
             return Ok(Arc::clone(state));
         }
-        let state = Arc::new(Mutex::new(load()?));
+        let mut file = load()?;
+        file.index.leases.watch(Watch { file: id, epochs: self.epochs.clone() });
+        let state = Arc::new(Mutex::new(file));
         shard.insert(id, Arc::clone(&state));
         Ok(state)
     }

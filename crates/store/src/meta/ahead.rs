@@ -22,7 +22,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Bytes of the log.
-const SIZE: usize = 512 << 10;
+const SIZE: usize = 2 << 20;
 /// A batch that is larger goes into the tree at once.
 const LARGEST: usize = SIZE / 8;
 const HEAD: usize = 24;
@@ -72,6 +72,11 @@ impl Log {
     /// What the tree has when it has everything that is in the log.
     pub(super) fn mark(&self) -> Mark {
         self.mark
+    }
+
+    /// Whether it is worth emptying it while nobody waits.
+    pub(super) fn is_worth_emptying(&self) -> bool {
+        self.used > SIZE / 32
     }
 
     /// Whether a batch is too large for any log.

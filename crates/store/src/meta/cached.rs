@@ -4,6 +4,7 @@
 //! value is never older than a commit that has returned. While a commit is under way its keys are asked of the store
 //! itself, whose reads see all of it or nothing; afterwards all its values appear here at once.
 
+use super::hash::Seeded;
 use super::{Batch, Kv, Visit};
 use forebay_model::Result;
 use std::collections::HashMap;
@@ -20,14 +21,14 @@ pub struct CachedKv<K> {
     known: RwLock<Known>,
 }
 
-type Values = HashMap<Vec<u8>, Option<Vec<u8>>>;
+type Values = HashMap<Vec<u8>, Option<Vec<u8>>, Seeded>;
 
 #[derive(Default)]
 struct Known {
     recent: Values,
     older: Values,
     /// Keys of commits that are under way.
-    changing: HashMap<Vec<u8>, Changing>,
+    changing: HashMap<Vec<u8>, Changing, Seeded>,
     /// Counts beginnings and ends of commits: what was read across one may be too old.
     changes: u64,
 }
@@ -167,6 +168,10 @@ impl<K: Kv> Kv for CachedKv<K> {
 
     fn commit_copy(&self, batch: &Batch) -> Result<()> {
         self.commit(batch.clone())
+    }
+
+    fn rest(&self) -> Result<()> {
+        self.inner.rest()
     }
 
     fn sync(&self) -> Result<()> {

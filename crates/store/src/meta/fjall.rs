@@ -8,6 +8,7 @@
 
 use super::ahead::{self, Log, Mark};
 use super::flush::Flusher;
+use super::tops::{self, Tops};
 use super::{Batch, Kv, Visit, archives, quiet};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use forebay_model::{Bytes, Error, ErrorKind, Result};
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const KEYSPACE: &str = "meta";
 /// fjall writes this file last when it makes a database.
@@ -33,8 +34,17 @@ pub struct FjallKv {
     keyspace: Keyspace,
     flusher: Flusher,
     log: Mutex<Log>,
+    /// What the log held when nobody was there the last time.
+    rested: Mutex<Option<Mark>>,
+    ahead: RwLock<Ahead>,
+}
+
+/// What is known without asking the tree.
+#[derive(Default)]
+struct Ahead {
     /// What is in the log, as far as nothing later in it changes it.
-    ahead: RwLock<BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
+    changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    tops: Tops,
 }
 
 impl FjallKv {
@@ -84,27 +94,46 @@ impl FjallKv {
             Ok((database, keyspace))
         })?;
         let log = take_over(dir, &database, &keyspace)?;
-        let (flusher, ahead) = (Flusher::default(), RwLock::default());
-        Ok(FjallKv { dir: dir.to_owned(), database, keyspace, flusher, log: Mutex::new(log), ahead })
+        let tops = find_tops(dir, &database, &keyspace)?;
+        let ahead = RwLock::new(Ahead { changes: BTreeMap::new(), tops });
+        let flusher = Flusher::default();
+        let (log, rested) = (Mutex::new(log), Mutex::default());
+        Ok(FjallKv { dir: dir.to_owned(), database, keyspace, flusher, log, rested, ahead })
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn ahead(&self) -> RwLockReadGuard<'_, Ahead> {
+        self.ahead.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change_ahead(&self) -> RwLockWriteGuard<'_, Ahead> {
+        self.ahead.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Puts everything that is in the log into the tree.
     fn catch_up(&self, log: &mut Log) -> Result<()> {
+        if self.ahead().changes.is_empty() {
+            return Ok(());
+        }
         {
-            let ahead = self.ahead.read().unwrap_or_else(PoisonError::into_inner);
-            if ahead.is_empty() {
-                return Ok(());
-            }
-            let changes = ahead.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
+            let mut ahead = self.change_ahead();
+            let Ahead { changes, tops } = &mut *ahead;
+            // Before the tree has it: whoever asks finds it here or there.
+            changes.iter().filter(|(_, value)| value.is_some()).for_each(|(key, _)| tops.raise(key));
+        }
+        {
+            let ahead = self.ahead();
+            let changes = ahead.changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
             put(&self.dir, &self.database, &self.keyspace, changes, log.mark())?;
         }
         // Only now that it is in the tree.
-        self.ahead.write().unwrap_or_else(PoisonError::into_inner).clear();
+        let done = std::mem::take(&mut self.change_ahead().changes);
         log.clear();
+        // Nobody waits for its memory.
+        drop(done);
         Ok(())
     }
 }
@@ -125,6 +154,20 @@ fn take_over(dir: &Path, database: &Database, keyspace: &Keyspace) -> Result<Log
     let changes = changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
     put(dir, database, keyspace, changes, log.mark())?;
     Ok(log)
+}
+
+/// The largest keys in the tree.
+fn find_tops(dir: &Path, database: &Database, keyspace: &Keyspace) -> Result<Tops> {
+    let mut found = Tops::default();
+    let snapshot = database.snapshot();
+    for letter in tops::letters() {
+        let last = guarded(dir, "read", || {
+            let last = snapshot.prefix(keyspace, [letter]).next_back();
+            last.map(fjall::Guard::into_inner).transpose()
+        })?;
+        last.iter().for_each(|(key, _)| found.raise(key));
+    }
+    Ok(found)
 }
 
 fn encoded(batch: &Batch) -> Result<Vec<u8>> {
@@ -155,8 +198,14 @@ fn put<'a>(
 
 impl Kv for FjallKv {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        if let Some(value) = self.ahead.read().unwrap_or_else(PoisonError::into_inner).get(key) {
-            return Ok(value.clone());
+        {
+            let ahead = self.ahead();
+            if let Some(value) = ahead.changes.get(key) {
+                return Ok(value.clone());
+            }
+            if !ahead.tops.may_have(key) {
+                return Ok(None);
+            }
         }
         guarded(&self.dir, "read", || {
             let value = self.database.snapshot().get(&self.keyspace, key)?;
@@ -166,8 +215,8 @@ impl Kv for FjallKv {
 
     fn scan(&self, prefix: &[u8], from: &[u8], visit: Visit<'_>) -> Result<()> {
         let is_ahead = {
-            let ahead = self.ahead.read().unwrap_or_else(PoisonError::into_inner);
-            let first = ahead.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded)).next();
+            let ahead = self.ahead();
+            let first = ahead.changes.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded)).next();
             first.is_some_and(|(key, _)| key.starts_with(prefix))
         };
         if is_ahead {
@@ -201,6 +250,10 @@ impl Kv for FjallKv {
             self.catch_up(&mut log)?;
             // Within one batch fjall gives no order to two changes of a key: only the last one goes in.
             let changes: BTreeMap<_, _> = batch.changes.iter().map(|(key, value)| (key, value)).collect();
+            {
+                let tops = &mut self.change_ahead().tops;
+                changes.keys().for_each(|key| tops.raise(key));
+            }
             let changes = changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
             let done = put(&self.dir, &self.database, &self.keyspace, changes, log.next());
             match done {
@@ -214,9 +267,19 @@ impl Kv for FjallKv {
             self.catch_up(&mut log)?;
         }
         log.append(&record);
-        let mut ahead = self.ahead.write().unwrap_or_else(PoisonError::into_inner);
-        ahead.extend(batch.changes.iter().cloned());
+        self.change_ahead().changes.extend(batch.changes.iter().cloned());
         Ok(())
+    }
+
+    fn rest(&self) -> Result<()> {
+        let mut log = self.log();
+        let mark = Some(log.mark());
+        let before =
+            std::mem::replace(&mut *self.rested.lock().unwrap_or_else(PoisonError::into_inner), mark);
+        match before == mark && log.is_worth_emptying() {
+            true => self.catch_up(&mut log),
+            false => Ok(()),
+        }
     }
 
     fn sync(&self) -> Result<()> {
@@ -298,6 +361,28 @@ fn explain_io(cause: &io::Error) -> (ErrorKind, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_log_is_emptied_while_nobody_commits() {
+        let dir = tempfile::tempdir().unwrap();
+        let kv = FjallKv::create(dir.path(), Bytes::mib(1)).unwrap();
+        let commit = |number: u32| {
+            let mut batch = Batch::default();
+            batch.put(number.to_be_bytes(), vec![7; 1000]);
+            kv.commit(batch).unwrap();
+        };
+        let waits = || !kv.ahead().changes.is_empty();
+        commit(0);
+        (0..3).for_each(|_| kv.rest().unwrap());
+        assert!(waits(), "it is not worth it");
+        (1..100).for_each(commit);
+        kv.rest().unwrap();
+        assert!(waits(), "somebody was there");
+        kv.rest().unwrap();
+        assert!(!waits());
+        (0..100_u32)
+            .for_each(|number| assert_eq!(kv.get(&number.to_be_bytes()).unwrap(), Some(vec![7; 1000])));
+    }
 
     #[test]
     fn the_end_of_a_prefix() {

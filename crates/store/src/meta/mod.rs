@@ -29,8 +29,10 @@ mod archives;
 mod cached;
 mod fjall;
 mod flush;
+mod hash;
 mod memory;
 mod quiet;
+mod tops;
 
 pub use self::fjall::FjallKv;
 pub use cached::CachedKv;
@@ -59,6 +61,12 @@ pub trait Kv: Send + Sync {
         self.commit(batch.clone())
     }
 
+    /// To be called now and then: if nothing was committed since the last time, does what the next one would have to wait
+    /// for.
+    fn rest(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// After it returns, everything committed before it was called survives the death of the machine.
     /// Calls at the same time share one flush.
     fn sync(&self) -> Result<()>;
@@ -84,6 +92,11 @@ impl Batch {
     /// Adds the changes of another batch behind these.
     pub fn append(&mut self, other: Batch) {
         self.changes.extend(other.changes);
+    }
+
+    /// What it changes: keys, and their values, or none where they go.
+    pub(crate) fn changes(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        self.changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()))
     }
 
     /// Whether there is nothing to do.

@@ -124,7 +124,8 @@ impl Target {
             .ok_or_else(|| damaged(format!("entry {name:?} of directory {dir} cannot be read")))
     }
 
-    fn read(value: &[u8]) -> Option<Target> {
+    /// What an entry's value says.
+    pub(super) fn read(value: &[u8]) -> Option<Target> {
         let [VERSION, kind, rest @ ..] = value else { return None };
         let (id, device) = rest.split_first_chunk::<ID>()?;
         let device = match device {

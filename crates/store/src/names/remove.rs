@@ -100,6 +100,21 @@ impl Names {
         Ok(edit.into_batch())
     }
 
+    /// The same for a file that loses its last name in this batch, and is open nowhere: nothing of it stays. `via` commits.
+    pub fn bury_with(
+        &self,
+        file: FileId,
+        mut batch: Batch,
+        via: impl FnOnce(Batch) -> Result<()>,
+    ) -> Result<()> {
+        let mut edit = self.edit();
+        edit.erase(file)?;
+        batch.append(edit.into_batch());
+        via(batch)?;
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+
     fn remove(
         &self,
         who: &Identity,

@@ -11,8 +11,9 @@ use crate::data::index::Source;
 use crate::data::region::data_name;
 use crate::data::{Data, lock};
 use forebay_model::{Error, ErrorKind, FileId, RegionId, Result, Span, Uid};
+use forebay_shm::Epochs;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Most pieces, and regions, that are leased at once.
 const MOST_PIECES: usize = 8192;
@@ -55,21 +56,51 @@ pub enum MapAt {
     Ask,
 }
 
-/// The leases on one file.
+/// The leases on one file: on its bytes, and on what was told about it.
 #[derive(Default)]
-pub(in crate::data) struct Leases(Vec<(Arc<Channel>, u64)>);
+pub(in crate::data) struct Leases {
+    bytes: Vec<(Arc<Channel>, u64)>,
+    watch: Option<Watch>,
+}
+
+/// Who is told that a file's length, times or bytes change.
+#[derive(Clone)]
+pub(in crate::data) struct Watch {
+    pub(in crate::data) file: FileId,
+    pub(in crate::data) epochs: Arc<OnceLock<Arc<Epochs>>>,
+}
 
 impl Leases {
-    /// Ends all of them.
+    /// Says who is to be told.
+    pub(in crate::data) fn watch(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+
+    /// Ends all of them: the file is changing.
     pub(in crate::data) fn end(&mut self) {
-        for (channel, lease) in self.0.drain(..) {
+        self.end_bytes();
+        self.tell();
+    }
+
+    fn end_bytes(&mut self) {
+        for (channel, lease) in self.bytes.drain(..) {
             channel.end_lease(lease);
         }
     }
 
-    /// Ends those of all rings but one.
+    /// What was told about the file counts no more. Whoever wants to know waits for its lock, which the caller holds.
+    pub(in crate::data) fn tell(&self) {
+        if let Some(watch) = &self.watch
+            && let Some(epochs) = watch.epochs.get()
+        {
+            epochs.changed(watch.file.0);
+        }
+    }
+
+    /// Ends those of all rings but one, which is about to be written to without a word to anybody.
     pub(super) fn end_of_others(&mut self, ring: RingId) {
-        self.0.retain(|(channel, lease)| {
+        self.tell();
+        self.bytes.retain(|(channel, lease)| {
             let own = channel.id == ring;
             if !own {
                 channel.end_lease(*lease);
@@ -79,16 +110,17 @@ impl Leases {
     }
 
     fn add(&mut self, channel: &Arc<Channel>) -> u64 {
-        self.0.retain(|(other, _)| other.id != channel.id);
+        self.bytes.retain(|(other, _)| other.id != channel.id);
         let lease = channel.begin_lease();
-        self.0.push((channel.clone(), lease));
+        self.bytes.push((channel.clone(), lease));
         lease
     }
 }
 
 impl Drop for Leases {
     fn drop(&mut self) {
-        self.end();
+        // What is only let go of has not changed.
+        self.end_bytes();
     }
 }
 
@@ -134,6 +166,12 @@ impl Data {
         }
         offer.lease = locked.index.leases.add(&channel);
         Ok(offer)
+    }
+
+    /// Whether somebody can write to a file without asking.
+    #[must_use]
+    pub fn is_filled(&self, file: FileId) -> bool {
+        self.rings.of(file).iter().any(|ring| ring.lock().may_fill())
     }
 
     fn is_filled_by_others(&self, file: FileId, ring: RingId) -> bool {

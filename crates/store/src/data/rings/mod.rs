@@ -16,7 +16,7 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
-pub(super) use lease::Leases;
+pub(super) use lease::{Leases, Watch};
 pub use lease::{MapAt, MapOffer, MapPiece};
 pub(super) use note::{Header, Note};
 pub use slabs::SlabOffer;

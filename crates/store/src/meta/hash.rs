@@ -1,0 +1,56 @@
+//! A hash for keys: quick for short ones, and another in every process, so that nobody can choose keys that collide.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Makes hashes of one seed.
+#[derive(Clone)]
+pub(super) struct Seeded(u64);
+
+impl Default for Seeded {
+    fn default() -> Seeded {
+        Seeded(RandomState::new().hash_one(0_u64))
+    }
+}
+
+impl BuildHasher for Seeded {
+    type Hasher = Hashing;
+
+    fn build_hasher(&self) -> Hashing {
+        Hashing(self.0)
+    }
+}
+
+/// A hash in the making.
+pub(super) struct Hashing(u64);
+
+impl Hasher for Hashing {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxh3_64_with_seed(bytes, self.0);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        // The length of what follows: whatever is hashed here is one string, which has it in its hash anyway.
+        self.0 ^= number as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn keys_are_told_apart_and_found_again() {
+        let (one, other) = (Seeded::default(), Seeded::default());
+        let keys: Vec<Vec<u8>> = (0..10_000_u32).map(|number| number.to_be_bytes().repeat(3)).collect();
+        let hashes: HashSet<u64> = keys.iter().map(|key| one.hash_one(key)).collect();
+        assert_eq!(hashes.len(), keys.len());
+        assert!(keys.iter().all(|key| one.hash_one(key) == one.hash_one(key.as_slice())));
+        assert!(keys.iter().any(|key| one.hash_one(key) != other.hash_one(key)));
+    }
+}

@@ -1,0 +1,61 @@
+//! The largest key that the tree may have of every kind of record: what is beyond it need not be looked for.
+//!
+//! Numbers of files and directories grow, and so do the keys that begin with them: whether a new file has a record of some
+//! kind is asked often, and the answer is mostly that it has none.
+
+const KINDS: usize = 26;
+
+/// By the letter that keys begin with.
+#[derive(Default)]
+pub(super) struct Tops([Vec<u8>; KINDS]);
+
+/// The letters that kinds of records have.
+pub(super) fn letters() -> impl Iterator<Item = u8> {
+    (b'a'..).take(KINDS)
+}
+
+fn kind(key: &[u8]) -> Option<usize> {
+    key.first().filter(|letter| letter.is_ascii_lowercase()).map(|letter| usize::from(letter - b'a'))
+}
+
+impl Tops {
+    /// Whether the tree may have a key.
+    pub(super) fn may_have(&self, key: &[u8]) -> bool {
+        kind(key).is_none_or(|kind| key <= self.0[kind].as_slice())
+    }
+
+    /// The tree is about to get a key, or has it.
+    pub(super) fn raise(&mut self, key: &[u8]) {
+        if let Some(kind) = kind(key)
+            && key > self.0[kind].as_slice()
+        {
+            key.clone_into(&mut self.0[kind]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_beyond_the_largest_of_its_kind_is_there() {
+        let mut tops = Tops::default();
+        assert!(!tops.may_have(b"i1") && tops.may_have(b"\0ahead") && tops.may_have(b""));
+        for key in ["i3", "i1", "s7", "e"] {
+            tops.raise(key.as_bytes());
+        }
+        for (key, expected) in [
+            ("i3", true),
+            ("i2", true),
+            ("i", true),
+            ("i30", false),
+            ("i4", false),
+            ("s5", true),
+            ("s8", false),
+        ] {
+            assert_eq!(tops.may_have(key.as_bytes()), expected, "{key}");
+        }
+        assert_eq!(letters().last(), Some(b'z'));
+    }
+}
