@@ -428,9 +428,15 @@ fn who_fills_his_ring_while_the_server_is_away_waits_and_is_told_in_the_end() {
     });
     // What it was told that it is written is there, and it goes on.
     check_pieces(&patient, "/impatient", written);
-    assert_eq!(write_pieces(&files[1], written, MANY), (MANY, None));
+    let (mut more, begin) = (0, Instant::now());
+    while more < MANY {
+        // On a busy machine two seconds are little time.
+        let (some, why) = write_pieces(&files[1], written + more, MANY - more);
+        more += some;
+        assert!(why.is_none() || begin.elapsed() < PATIENCE, "{more} pieces more and then: {why:?}");
+    }
     check_pieces(&patient, "/impatient", written + MANY);
-    check_pieces(&impatient, "/patient", MANY);
+    check_pieces(&patient, "/patient", MANY);
     assert!(!host.log().contains("passed over"), "{}", host.log());
 }
 

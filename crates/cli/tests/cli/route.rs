@@ -123,11 +123,11 @@ fn the_way_of_writes_is_changed_while_servers_run() {
 fn whoever_waits_for_room_is_counted_and_one_warning_says_so() {
     let mut world = World::empty();
     std::fs::create_dir(world.path("behind")).unwrap();
-    let disk = format!("model:hdd,slower=8:dir:{}", world.path("behind").display());
+    let disk = format!("model:hdd,slower=32:dir:{}", world.path("behind").display());
     world.start(&["--backend", &disk]);
     let mut waits = 0;
     // More than there is room for, and more when it is full.
-    for (name, mib) in [("/one", 150), ("/two", 16)] {
+    for (name, mib) in [("/one", 136), ("/two", 24)] {
         world.write("burst", vec![7; mib << 20]);
         world.well(&["put", "burst", name]);
         let now = world.json(&["status", "--json"])["route"]["waits"].as_u64().expect("a count");
