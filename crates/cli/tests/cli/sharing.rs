@@ -2,6 +2,7 @@
 
 use crate::support::World;
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 const FIVE: &str = r#"
 policy = "size-fair"
@@ -117,8 +118,16 @@ fn a_policy_is_shown_and_set_and_jobs_are_listed() {
     let mut put = world.command(&["put", "file", "/file"]);
     put.env("FOREBAY_JOB_ID", "4711").env("FOREBAY_JOB_NODES", "12").env("FOREBAY_JOB_USER", "ada");
     crate::support::run(put).well();
-    let table = world.json(&["jobs", "--json"]);
-    let job = table["jobs"].as_array().unwrap().iter().find(|job| job["label"] == "4711").unwrap().clone();
+    let listed = || {
+        let table = world.json(&["jobs", "--json"]);
+        table["jobs"].as_array().unwrap().iter().find(|job| job["label"] == "4711").unwrap().clone()
+    };
+    // That its process has ended may be seen a moment later.
+    let begin = Instant::now();
+    let mut job = listed();
+    while job["state"] != "gone" && begin.elapsed() < Duration::from_secs(60) {
+        job = listed();
+    }
     assert_eq!((&job["user"], &job["nodes"], &job["state"]), (&json!("ada"), &json!(12), &json!("gone")));
     assert_eq!(job["written"], 3 << 20);
     assert!(job["operations"].as_u64().unwrap() > 3 && job["mean_wait"].is_f64());
