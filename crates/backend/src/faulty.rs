@@ -137,6 +137,14 @@ impl<B: Backend> Backend for Faulty<B> {
     fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
         self.through("truncate", |inner| inner.truncate(file, size))
     }
+
+    fn link(&self, file: Path<'_>, to: Path<'_>) -> Result<()> {
+        self.through("link", |inner| inner.link(file, to))
+    }
+
+    fn set_xattr(&self, path: Path<'_>, name: &Name, value: &[u8]) -> Result<()> {
+        self.through("set_xattr", |inner| inner.set_xattr(path, name, value))
+    }
 }
 
 struct FaultyObject {

@@ -231,6 +231,14 @@ impl Backend for Model {
     fn truncate(&self, file: Path<'_>, size: u64) -> Result<bool> {
         self.inner.truncate(file, size)
     }
+
+    fn link(&self, file: Path<'_>, to: Path<'_>) -> Result<()> {
+        self.inner.link(file, to)
+    }
+
+    fn set_xattr(&self, path: Path<'_>, name: &Name, value: &[u8]) -> Result<()> {
+        self.inner.set_xattr(path, name, value)
+    }
 }
 
 #[cfg(test)]
