@@ -30,6 +30,8 @@ pub(super) struct Ran {
     pub(super) seconds: f64,
     pub(super) buffered: u64,
     pub(super) direct: u64,
+    /// The part of the buffer that was still taken when the last burst began.
+    pub(super) left: f64,
     /// What writers waited for room, all together.
     pub(super) waited: f64,
     /// Seconds that went into deciding which way writes go, and into putting what was buffered in order.
@@ -135,11 +137,12 @@ pub(super) fn run(scenario: &Scenario, point: Point, way: Way, stop: &AtomicBool
     let ground = Ground::new(scenario, point, way)?;
     let clients =
         (0..point.writers).map(|_| ground.client(&job("bench"))).collect::<Outcome<Vec<Client>>>()?;
-    let mut seconds = 0.0;
+    let (mut seconds, mut left) = (0.0, 0.0);
     for (number, burst) in scenario.bursts.iter().enumerate() {
         if number > 0 {
             std::thread::sleep(scenario.compute(point));
         }
+        left = taken(&statuses(&clients[0])?);
         seconds += write(scenario, burst, &clients, number, stop)?.as_secs_f64();
     }
     let routes: Vec<_> = statuses(&clients[0])?.into_iter().filter_map(|status| status.route).collect();
@@ -149,11 +152,18 @@ pub(super) fn run(scenario: &Scenario, point: Point, way: Way, stop: &AtomicBool
         seconds,
         buffered: sum(|route| route.buffered),
         direct: sum(|route| route.direct),
+        left,
         waited: secs(sum(|route| route.waited)),
         decided: secs(sum(|route| route.decided)),
         indexed: secs(sum(|route| route.indexed)),
         index: sum(|route| route.index) as f64 / sum(|route| route.extents).max(1) as f64,
     })
+}
+
+/// The part of the buffer that is taken.
+fn taken(statuses: &[Status]) -> f64 {
+    let sum = |of: fn(&Status) -> u64| statuses.iter().map(of).sum::<u64>();
+    sum(|status| status.usage.live) as f64 / sum(|status| status.usage.capacity).max(1) as f64
 }
 
 /// Writers that write to the disks themselves: the network lets through as much as with a server, and nobody puts
@@ -180,7 +190,7 @@ fn plain(scenario: &Scenario, point: Point, stop: &AtomicBool) -> Outcome<Ran> {
         seconds += all(scenario, burst, &objects, number, stop, put)?.as_secs_f64();
         direct += scenario.here(burst.bytes);
     }
-    Ok(Ran { seconds, buffered: 0, direct, waited: 0.0, decided: 0.0, indexed: 0.0, index: 0.0 })
+    Ok(Ran { seconds, buffered: 0, direct, left: 0.0, waited: 0.0, decided: 0.0, indexed: 0.0, index: 0.0 })
 }
 
 /// The network, where no server has one.

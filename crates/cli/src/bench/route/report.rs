@@ -29,6 +29,8 @@ pub(super) struct Run {
     throughput: f64,
     /// The part of the data that was buffered.
     buffered: f64,
+    /// The part of the buffer that was still taken when the last burst began.
+    left: f64,
     /// Seconds that writers waited for room, all together.
     waited: f64,
     /// How much more than the first way at the same point, as a part of it.
@@ -50,6 +52,7 @@ impl Run {
             throughput: written * f64::from(scenario.grain) / ran.seconds.max(f64::MIN_POSITIVE)
                 * scenario.slower,
             buffered: ran.buffered as f64 / written,
+            left: ran.left,
             waited: ran.waited,
             gain: 0.0,
             overhead: (ran.decided + ran.indexed) / ran.seconds.max(f64::MIN_POSITIVE) * scenario.slower,
