@@ -24,7 +24,8 @@
 //! transfer was given up half-way is closed, never used again.
 //!
 //! **Deliberately absent**: caches that others cannot end before they change something (a write that returned is visible to
-//! every later read, anywhere), belief in remembered paths (a server checks them with every use), locks that writers
+//! every later read, anywhere), belief in remembered paths (a server checks them with every
+//! use, or says in shared memory that they stand), locks that writers
 //! of one file wait for, background writing, environment variables other than those that describe the job.
 
 #![forbid(unsafe_code)]

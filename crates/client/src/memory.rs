@@ -12,7 +12,7 @@ use forebay_model::{ErrorKind, Result};
 use forebay_wire::{MAX_PAYLOAD, Reply, Request, RingGrant, Token};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// From so many bytes, or so many writes, on a ring is worth asking for.
 const WORTH_BYTES: u64 = 64 << 10;
@@ -25,6 +25,9 @@ const SPINS: u32 = 500;
 const TRIES: u32 = 12;
 /// How many slabs are not asked for ahead when there was nothing to be had.
 const SCARCE: u32 = 8;
+/// How long it is looked whether a full ring is being heard before somebody sleeps: hearing all of it takes half as long, and
+/// the runtime's timers are no finer.
+const LOOK: Duration = Duration::from_millis(1);
 /// Between two looks at a ring that is full or in use.
 const PAUSE: Duration = Duration::from_micros(100);
 
@@ -120,10 +123,29 @@ impl Memory {
         {
             return Now::Ask;
         }
-        match self.attempt(offset, data) {
-            Tried::Wrote(Wrote::All { ahead }) => Now::Done { ahead: ahead && self.prepares() },
-            _ => Now::Ask,
+        let mut full_since = None;
+        loop {
+            match self.attempt(offset, data) {
+                Tried::Wrote(Wrote::All { ahead }) => {
+                    return Now::Done { ahead: ahead && self.prepares() };
+                }
+                Tried::Wrote(Wrote::Full) if self.looks_on(&mut full_since) => {}
+                _ => return Now::Ask,
+            }
         }
+    }
+
+    /// Whether it is worth a look whether a ring is still full.
+    fn looks_on(&self, full_since: &mut Option<Instant>) -> bool {
+        let now = Instant::now();
+        if full_since.is_none()
+            && let Some(lane) = self.lane().as_deref().and_then(Option::as_ref)
+        {
+            lane.ring();
+        }
+        // Who hears it may need this processor.
+        std::thread::yield_now();
+        now - *full_since.get_or_insert(now) < LOOK
     }
 
     /// Writes all of `data`, at most as much as one payload, or nothing: then it has to go by the socket.

@@ -11,7 +11,7 @@ use crate::seen::Seen;
 use crate::session::{Session, Who};
 use crate::socket::while_set;
 use forebay_model::{Attr, Error, ErrorKind, FileId};
-use forebay_shm::{Answered, Asked, Asker, Looked, Spin};
+use forebay_shm::{Answered, Asked, Asker, Lease, Looked, Spin};
 use forebay_wire::{Answer, FrameKind, HEADER, Header, QueueGrant, Reply, Request, Token, body, frame};
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -37,6 +37,9 @@ const GLANCE: Duration = Duration::from_millis(20);
 const ID: u64 = 1;
 
 static SPIN: Spin = Spin::new(SHORTEST_LOOK, LONGEST_LOOK);
+
+/// What came of a request; nothing if it has to go by the socket.
+type Outcome = Option<Result<Answer, Trouble>>;
 
 thread_local! {
     static HERE: Cell<bool> = const { Cell::new(false) };
@@ -118,7 +121,7 @@ impl Session {
         who: &Who,
         request: &Request,
         sent: &AtomicBool,
-    ) -> Option<Result<Answer, Trouble>> {
+    ) -> Outcome {
         let desk = match line.queue.desk.get() {
             Some(desk) => desk.as_ref()?,
             None if line.queue.wanted.fetch_add(1, Ordering::Relaxed) < WORTH => return None,
@@ -127,18 +130,13 @@ impl Session {
         };
         let asked = post(&desk.asker, who, request)?;
         sent.store(true, Ordering::Relaxed);
-        let outcome = match look_here(&asked) {
-            true => {
-                let outcome = self.take(line, &asked);
-                if let (None, Some(seen), Some(lease), Some(Ok(Ok(reply)))) =
-                    (who, &desk.seen, asked.lease(), &outcome)
-                {
-                    seen.learn(request, reply, lease);
-                }
-                outcome
-            }
+        let (outcome, lease) = match look_here(&asked) {
+            true => (self.take(line, &asked), asked.lease()),
             false => Box::pin(self.wait_for(line, asked)).await,
         };
+        if let (None, Some(seen), Some(lease), Some(Ok(Ok(reply)))) = (who, &desk.seen, lease, &outcome) {
+            seen.learn(request, reply, lease);
+        }
         sent.store(outcome.is_some(), Ordering::Relaxed);
         outcome
     }
@@ -180,7 +178,7 @@ impl Session {
         line.queue.desk.get_or_init(|| desk).as_ref()
     }
 
-    fn take(&self, line: &Line, asked: &Asked) -> Option<Result<Answer, Trouble>> {
+    fn take(&self, line: &Line, asked: &Asked) -> Outcome {
         let trouble = |kind, text: &str| {
             let error = self.at_service(Error::new(kind, text));
             Some(Err(Trouble { sent: true, error }))
@@ -206,14 +204,14 @@ impl Session {
     }
 
     /// Waits for an answer by way of the runtime, for as long as the connection stands.
-    async fn wait_for(&self, line: &Line, asked: Asked) -> Option<Result<Answer, Trouble>> {
+    async fn wait_for(&self, line: &Line, asked: Asked) -> (Outcome, Option<Lease>) {
         let asked = Arc::new(asked);
         loop {
             if asked.is_answered() {
-                return self.take(line, &asked);
+                return (self.take(line, &asked), asked.lease());
             }
             if let Some(error) = line.fault() {
-                return Some(Err(Trouble { sent: true, error: self.at_service(error) }));
+                return (Some(Err(Trouble { sent: true, error: self.at_service(error) })), None);
             }
             let sleeper = asked.clone();
             let slept = self.runtime.spawn_blocking(move || sleeper.sleep(GLANCE));
@@ -232,7 +230,9 @@ fn post(asker: &Arc<Asker>, who: &Who, request: &Request) -> Option<Asked> {
 
 /// Looks for an answer for a while, then sleeps; true if it has come.
 fn look_here(asked: &Asked) -> bool {
-    let Looked::SinceThen(begin) = SPIN.until(|| asked.is_answered()) else { return true };
+    let Looked::SinceThen(begin) = SPIN.until(|| asked.is_answered(), || asked.is_served_here()) else {
+        return true;
+    };
     let mut left = PATIENCE;
     while !left.is_zero() && !asked.is_answered() {
         asked.sleep(left);

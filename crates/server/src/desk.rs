@@ -14,7 +14,9 @@ use crate::jobs::Membership;
 use crate::service::{Caller, Service};
 use crate::visitor::Visitor;
 use forebay_model::{Error, ErrorKind, Result};
-use forebay_shm::{Bell, Clerk, Epochs, Lease, Looked, MOST_REPLY, Moment, QUEUE_SLOTS, Spin, Taken};
+use forebay_shm::{
+    Aside, Bell, Clerk, Core, Epochs, Lease, Looked, MOST_REPLY, Moment, QUEUE_SLOTS, Spin, Taken,
+};
 use forebay_store::{MOST_BELLS, MOST_QUEUES};
 use forebay_wire::{Answer, Call, FrameKind, HEADER, Header, QueueGrant, Reply, Request, body, frame};
 use std::os::unix::ffi::OsStringExt;
@@ -22,7 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 /// How long a desk looks for the next request before it sleeps.
@@ -176,32 +178,40 @@ impl Desk {
     /// Serves the queues of this desk until there is none, or the server ends.
     fn attend(&self, service: &Arc<Service>) {
         let stopping = service.stopping();
-        let mut room = Room::default();
+        let (mut room, mut aside) = (Room::default(), Aside::default());
+        // Where who asked last was running.
+        let mut asker = None;
         loop {
-            let queues = {
+            let (queues, bell) = {
                 let mut state = lock(&self.state);
                 if state.queues.is_empty() || *stopping.borrow() {
                     state.attended = false;
                     return;
                 }
-                state.queues.clone()
+                (state.queues.clone(), state.bell.as_ref().map(|(bell, _)| bell.clone()))
             };
+            bell.iter().for_each(|bell| bell.attend());
             let mut idle = true;
             for queue in &*queues {
-                idle &= !queue.serve(service, &mut room);
+                if queue.serve(service, &mut room) {
+                    (idle, asker) = (false, queue.clerk.asked_from());
+                }
             }
             if !idle {
                 continue;
             }
+            let in_vain = || asker.is_some_and(Core::is_here);
+            if in_vain() && aside.step(asker, Instant::now()) {
+                continue;
+            }
             let Looked::SinceThen(begin) =
-                self.spin.until(|| queues.iter().any(|queue| queue.clerk.is_asked()))
+                self.spin.until(|| queues.iter().any(|queue| queue.clerk.is_asked()), in_vain)
             else {
                 continue;
             };
             // Who leaves meanwhile is not to be held here.
             drop(queues);
-            let bell = lock(&self.state).bell.clone();
-            if let Some((bell, _)) = bell {
+            if let Some(bell) = bell {
                 bell.sleep(NAP, || self.queues().iter().any(|queue| queue.clerk.is_asked()));
             }
             self.spin.waited(begin.elapsed());

@@ -8,7 +8,7 @@ use crate::opens::Hold;
 use crate::service::{Caller, Service};
 use crate::several::Stop;
 use forebay_model::{Access, Error, ErrorKind, JobId, Result};
-use forebay_store::{self as store, Body, RingId, SlabOffer};
+use forebay_store::{self as store, Body, RingId, SlabOffer, Traffic};
 use forebay_wire::{Answer, MapAt, MapGrant, MapPiece, Reply, Request, RingGrant, SlabGrant, Token};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ async fn grant(service: &Arc<Service>, job: &Membership, caller: &Caller, asked:
             turn.spare(u64::from(len));
         }
     };
-    let granted = space(service, job.id(), caller, asked, len, rest).await;
+    let granted = space(service, job, caller, asked, len, rest).await;
     let bytes = granted.as_ref().map_or(0, |offer| offer.len);
     match turn {
         Some(mut turn) => turn.spare(u64::from(len - bytes.min(len))),
@@ -107,7 +107,7 @@ async fn grant(service: &Arc<Service>, job: &Membership, caller: &Caller, asked:
 /// Space for a slab. Who needs it waits for it in the line of his job; who asks ahead does not.
 async fn space(
     service: &Service,
-    job: JobId,
+    job: &Membership,
     caller: &Caller,
     asked: Asked,
     len: u32,
@@ -125,11 +125,14 @@ async fn space(
         (0, true) => tokio::task::block_in_place(look),
         (0, false) => Err(Error::new(ErrorKind::NoSpace, "others wait for room: ask when it is needed")),
         _ => {
+            // Whoever finds none waits for room with his bytes, on a connection where nobody waits for him.
+            let full = || Error::new(ErrorKind::NoSpace, "too many wait for room on this connection");
+            let _place = job.place().ok_or_else(full)?;
             let found = |offer: SlabOffer| {
                 let len = offer.len;
                 (offer, len)
             };
-            service.find_room(job, rest, || look().map(found)).await
+            service.find_room(job.id(), rest, || look().map(found)).await
         }
     }
 }
@@ -208,8 +211,10 @@ pub(crate) fn attend(service: &Service) {
     let mut tended = Instant::now();
     while !*stopping.borrow() {
         match data.attend(others) {
-            Ok(true) => data.doze(TICK),
-            Ok(false) => data.doze(NAP),
+            // Whoever writes so fast would find his ring full before long.
+            Ok(Traffic::Heavy) => {}
+            Ok(Traffic::Light) => data.doze(TICK),
+            Ok(Traffic::None) => data.doze(NAP),
             Err(error) => {
                 tracing::error!(%error, "what clients wrote could not be taken: it stays in their rings");
                 std::thread::sleep(TEND);

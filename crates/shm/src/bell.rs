@@ -1,6 +1,7 @@
 //! A word that writers ring when somebody who sleeps should look.
 
 use crate::map::Map;
+use crate::queue::Core;
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::fs::File;
@@ -13,6 +14,7 @@ pub const BELL_BYTES: u64 = 4096;
 
 const RINGS_AT: usize = 0;
 const SLEEPERS_AT: usize = 64;
+const CORE_AT: usize = 128;
 
 /// A mapped word that one process waits for and others change. A lost ring delays nobody longer than the sleeper's
 /// own patience.
@@ -25,7 +27,7 @@ impl Bell {
     }
 
     fn word(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: `at` checks the range; both words lie at multiples of four of a mapping that begins at a page, lives
+        // SAFETY: `at` checks the range; all words lie at multiples of four of a mapping that begins at a page, lives
         // as long as the borrow, and is never used but as atomics.
         unsafe { AtomicU32::from_ptr(self.0.at(at, 4).cast()) }
     }
@@ -48,6 +50,20 @@ impl Bell {
         self.word(RINGS_AT).fetch_add(1, Ordering::Release);
         // Nobody there any more: nobody to wake.
         let _ = futex::wake(self.word(RINGS_AT), futex::Flags::empty(), 1);
+    }
+
+    /// Who is woken here is awake, and lets others know where it runs.
+    pub fn attend(&self) {
+        let (word, here) = (self.word(CORE_AT), Core::here().word());
+        // Written only where it is news: others look at it all the time.
+        if word.load(Ordering::Relaxed) != here {
+            word.store(here, Ordering::Relaxed);
+        }
+    }
+
+    /// The core on which it was awake last, if it has said so.
+    pub(crate) fn core(&self) -> Option<Core> {
+        Core::of(self.word(CORE_AT).load(Ordering::Relaxed))
     }
 
     /// Sleeps until somebody rings, or for so long; not at all if `look` finds something to do.

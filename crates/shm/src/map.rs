@@ -7,6 +7,8 @@ use std::ptr::NonNull;
 
 /// Where a mapping can be divided.
 const PAGE: usize = 4096;
+/// Bytes of a huge page.
+const HUGE: usize = 2 << 20;
 
 /// A shared mapping of the first `len` bytes of a file, unmapped when dropped.
 ///
@@ -54,10 +56,16 @@ impl Map {
 
     /// The same for the pages of a range.
     pub(crate) fn populate_range(&self, position: usize, len: usize) -> io::Result<()> {
-        let from = position & !(PAGE - 1);
-        let start = self.at(from, position - from + len);
-        // SAFETY: the range is our own mapping, and this advice only does early what touching the pages would do.
-        unsafe { madvise(start.cast(), position - from + len, Advice::LinuxPopulateWrite)? };
+        let end = position + len;
+        let mut from = position & !(PAGE - 1);
+        while from < end {
+            // Up to where a huge page ends: nobody else in the process maps anything while pages come.
+            let len = (end - from).min(HUGE - from % HUGE);
+            let start = self.at(from, len);
+            // SAFETY: the range is our own mapping, and this advice only does early what touching the pages would do.
+            unsafe { madvise(start.cast(), len, Advice::LinuxPopulateWrite)? };
+            from += len;
+        }
         Ok(())
     }
 

@@ -25,9 +25,9 @@ mod watch;
 
 pub use at_rest::{AtRest, check_stores, repair_stores};
 pub use data::{
-    AtFlush, Before, Committed, Counts, CrashDisk, Data, DirDisk, Dirty, Disk, Faults, Filled, Geometry,
-    Grant, MAX_FILE, MOST_BELLS, MOST_QUEUES, MapAt, MapOffer, MapPiece, NoRings, Picked, Piece, Place,
-    RecordView, Recovery, RingId, RingOffer, SlabOffer, Start,
+    AtFlush, Backlog, Before, Committed, Counts, CrashDisk, Data, DirDisk, Dirty, Disk, Faults, Filled,
+    Geometry, Grant, MAX_FILE, MOST_BELLS, MOST_QUEUES, MapAt, MapOffer, MapPiece, NoRings, Picked, Piece,
+    Place, RecordView, Recovery, RingId, RingOffer, SlabOffer, Start, Traffic, changed_here_too,
 };
 pub use files::Medium;
 pub use forebay_model::{RenameMode, XattrMode};

@@ -13,13 +13,15 @@ use forebay_server::{Config, Draining, Medium, Running, Server};
 use forebay_wire::Status;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// What is written at once: a slab of these buffers has room for several.
 const PIECE: usize = 16 << 10;
 /// Most of one write behind.
 const BEHIND: u64 = 256 << 10;
+/// Whatever has not happened by then never will.
+const PATIENCE: Duration = Duration::from_secs(120);
 const LARGE: &str = "large ada astro 3";
 const SMALL: &str = "small bob bio 1";
 
@@ -110,6 +112,14 @@ impl Near {
         if self.gate.is_shut() && holds() {
             self.gate.let_in(2);
         }
+    }
+}
+
+/// Waits until something holds.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < PATIENCE, "it never came to that: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -176,9 +186,7 @@ fn a_full_buffer_is_shared_by_policy() {
     let world = Near::new(Bytes::mib(16));
     two_jobs(&world, u64::MAX, |observer, written, _| {
         let both = || waiting(observer).len() == 2;
-        while !both() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("both wait", both);
         let before = written();
         let got = || {
             let now = written();
@@ -186,11 +194,12 @@ fn a_full_buffer_is_shared_by_policy() {
         };
         let freed = || status(observer).drain.unwrap().freed;
         let freed_before = freed();
-        while got().iter().sum::<u64>() < WINDOW {
+        until("the window is written", || {
             // Never half of the buffer at once: there would be room for everybody.
             let taken = || freed() - freed_before <= got().iter().sum::<u64>() + (4 << 20);
             world.make_room_if(|| both() && taken());
-        }
+            got().iter().sum::<u64>() >= WINDOW
+        });
         let [large, small] = got();
         let part = large as f64 / (large + small) as f64;
         assert!((0.7..=0.8).contains(&part), "{large} and {small} bytes, where three to one are due: {part}");
@@ -203,20 +212,20 @@ fn room_that_a_job_does_not_come_for_is_the_others() {
     let world = Near::new(Bytes::mib(16));
     two_jobs(&world, u64::MAX, |observer, written, stop| {
         let both = || waiting(observer).len() == 2;
-        while !both() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("both wait", both);
         // The one that is due more stops in the middle of it: the other gets all there is.
         stop.store(true, Ordering::Relaxed);
         let small = || waiting(observer) == ["small"];
-        while !small() {
+        until("the small job waits alone", || {
             world.make_room_if(|| waiting(observer) == ["large"] || both());
-        }
+            small()
+        });
         let freed = || status(observer).drain.unwrap().freed;
         let (before, freed_before) = (written()[1], freed());
-        while written()[1] < before + WINDOW {
+        until("the small job has written the window", || {
             world.make_room_if(small);
-        }
+            written()[1] >= before + WINDOW
+        });
         let freed = freed() - freed_before;
         // As long as the other may come back, half of the buffer stays free for it.
         assert!(freed <= WINDOW + (12 << 20), "{freed} bytes were freed for {WINDOW}");
@@ -229,9 +238,7 @@ fn nobody_waits_while_there_is_room() {
     let world = Near::new(Bytes::mib(64));
     two_jobs(&world, EACH, |observer, written, _| {
         // Nothing at all leaves meanwhile.
-        while written() != [EACH; 2] {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("all is written", || written() == [EACH; 2]);
         let seen = status(observer);
         assert_eq!(seen.route.unwrap().waits, 0);
         assert_eq!(seen.drain.unwrap().freed, 0);

@@ -3,15 +3,17 @@
 //! ```text
 //! 0      magic, nonce                                            written once, by the clerk
 //! 4096   posted: a bit for every slot in which something is asked
-//! 8192   SLOTS slots of 2048 bytes: state, lengths, lease on a line of their own; request; reply
+//! 8192   SLOTS slots of 2048 bytes: state, lengths, core of who asks, lease on a line of their own; request; reply
 //! ```
 //!
 //! Who asks claims slots in memory of its own: nobody else asks in this queue. What is in the file is believed by
 //! neither side: the clerk knows by itself which slots it has taken, and copies a request once before it looks at it.
 
+mod aside;
 mod protocol;
 mod spin;
 
+pub use aside::{Aside, Core};
 pub use spin::{Looked, Spin};
 
 use crate::bell::Bell;
@@ -44,6 +46,7 @@ const SLOT: usize = 2048;
 const STATE_AT: usize = 0;
 const REQUEST_LEN_AT: usize = 4;
 const REPLY_LEN_AT: usize = 8;
+const CORE_AT: usize = 12;
 const LEASE_AT: usize = 16;
 const REQUEST_AT: usize = 64;
 const REPLY_AT: usize = 1024;
@@ -176,6 +179,7 @@ impl Asker {
         let slot = self.claim()?;
         self.cells.put(slot, REQUEST_AT, request);
         self.cells.word(slot, REQUEST_LEN_AT).store(request.len() as u32, Ordering::Relaxed);
+        self.cells.word(slot, CORE_AT).store(Core::here().word(), Ordering::Relaxed);
         if protocol::ask(&self.cells, slot) {
             self.cells.bell.wake();
         }
@@ -233,6 +237,12 @@ impl Asked {
         protocol::is_answered(&self.asker.cells, self.slot)
     }
 
+    /// Whether it is in vain to look for the answer: who would give it waits for the core that this thread runs on.
+    #[must_use]
+    pub fn is_served_here(&self) -> bool {
+        self.asker.cells.bell.core().is_some_and(Core::is_here)
+    }
+
     /// Sleeps until it is answered, or for so long; it may wake up for no reason.
     pub fn sleep(&self, patience: Duration) {
         if !protocol::may_sleep(&self.asker.cells, self.slot) {
@@ -288,6 +298,8 @@ pub struct Clerk {
     cells: Mapped,
     /// Slots whose request was taken and is not answered.
     taken: AtomicU64,
+    /// The core that the last request came from, as it says.
+    from: AtomicU32,
 }
 
 /// A request that was taken; whoever has it answers it.
@@ -301,13 +313,19 @@ impl Clerk {
         cells.long(NONCE_AT).store(nonce as u64, Ordering::Relaxed);
         cells.long(NONCE_AT + 8).store((nonce >> 64) as u64, Ordering::Relaxed);
         cells.long(0).store(MAGIC, Ordering::Release);
-        Ok(Clerk { cells, taken: AtomicU64::new(0) })
+        Ok(Clerk { cells, taken: AtomicU64::new(0), from: AtomicU32::new(0) })
     }
 
     /// Whether something seems to be asked.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.cells.is_posted()
+    }
+
+    /// Where who asked last was running, as far as that is known.
+    #[must_use]
+    pub fn asked_from(&self) -> Option<Core> {
+        Core::of(self.from.load(Ordering::Relaxed))
     }
 
     /// Takes all that is asked, each copied once into `buffer`. What is not as it should be is passed over: says how
@@ -333,6 +351,7 @@ impl Clerk {
                 refused += 1;
                 continue;
             }
+            self.from.store(self.cells.word(slot, CORE_AT).load(Ordering::Relaxed), Ordering::Relaxed);
             buffer.clear();
             buffer.resize(len, 0);
             self.cells.get(slot, REQUEST_AT, buffer);

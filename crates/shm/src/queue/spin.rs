@@ -41,14 +41,14 @@ impl Spin {
         first
     }
 
-    /// Looks until it is there, or no longer worth it: then whoever waits on says in the end how long it was, with
-    /// [`Spin::waited`].
-    pub fn until(&self, mut is_there: impl FnMut() -> bool) -> Looked {
+    /// Looks until it is there, or no longer worth it, or in vain: then whoever waits on says in the end how long it was,
+    /// with [`Spin::waited`].
+    pub fn until(&self, mut is_there: impl FnMut() -> bool, in_vain: impl Fn() -> bool) -> Looked {
         if is_there() {
             return Looked::There;
         }
         let (begin, now) = (Instant::now(), self.now());
-        if now == 0 {
+        if now == 0 || in_vain() {
             return Looked::SinceThen(begin);
         }
         let patience = Duration::from_nanos(now.into());
@@ -59,7 +59,7 @@ impl Spin {
                     return Looked::There;
                 }
             }
-            if begin.elapsed() >= patience {
+            if begin.elapsed() >= patience || in_vain() {
                 return Looked::SinceThen(begin);
             }
         }
@@ -92,29 +92,37 @@ mod tests {
     #[test]
     fn the_time_follows_how_long_was_waited_between_its_bounds() {
         let spin = Spin::new(Duration::from_nanos(100), Duration::from_nanos(1000));
-        assert_eq!(spin.until(|| true), Looked::There, "nothing to wait for");
+        let no = || false;
+        assert_eq!(spin.until(|| true, || true), Looked::There, "nothing to wait for");
         spin.now.store(1000, Ordering::Relaxed);
         let (soon, late) = (Duration::from_nanos(3999), Duration::from_nanos(4000));
         for (waited, expected) in
             [(late, 500), (late, 250), (late, 125), (late, 100), (late, 100), (soon, 1000), (late, 500)]
         {
-            assert!(matches!(spin.until(|| false), Looked::SinceThen(_)));
+            assert!(matches!(spin.until(no, no), Looked::SinceThen(_)));
             spin.waited(waited);
             assert_eq!(spin.now.load(Ordering::Relaxed), expected);
         }
         let mut looks = 0;
-        let found = spin.until(|| {
+        let mut third = || {
             looks += 1;
             looks > 2
-        });
-        assert_eq!((found, spin.now.load(Ordering::Relaxed)), (Looked::There, 500));
+        };
+        assert_eq!((spin.until(&mut third, no), spin.now.load(Ordering::Relaxed)), (Looked::There, 500));
+        looks = 0;
+        let look = || {
+            looks += 1;
+            false
+        };
+        assert!(matches!(spin.until(look, || true), Looked::SinceThen(_)));
+        assert_eq!(looks, 1, "once is never in vain");
     }
 
     #[test]
     fn on_one_core_nobody_looks() {
         let spin = Spin::new(Duration::from_nanos(100), Duration::from_nanos(1000));
         spin.now.store(0, Ordering::Relaxed);
-        assert!(matches!(spin.until(|| false), Looked::SinceThen(_)));
+        assert!(matches!(spin.until(|| false, || false), Looked::SinceThen(_)));
         spin.waited(Duration::ZERO);
         assert_eq!(spin.now.load(Ordering::Relaxed), 0);
     }

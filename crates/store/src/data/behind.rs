@@ -22,6 +22,14 @@ pub(super) struct Stretch {
     pub(super) hidden: bool,
 }
 
+/// A file was changed on both sides: there is no one state of it that could be taken.
+#[must_use]
+pub fn changed_here_too(file: FileId) -> Error {
+    let text =
+        format!("file {file} was changed behind while it was changed here too: copy what you need of both");
+    Error::new(ErrorKind::Stale, text)
+}
+
 /// All stretches of a file, in order, none over another.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Behind {
@@ -147,10 +155,7 @@ impl Data {
         self.hear(id, &mut state)?;
         state.alive()?;
         if !state.is_as_behind() {
-            let text = format!(
-                "file {id} was changed behind while it was changed here too: copy what you need of both"
-            );
-            return Err(Error::new(ErrorKind::Stale, text));
+            return Err(changed_here_too(id));
         }
         let (now, beyond) = (self.clock.next(), Span::from(size));
         // What regions still hold of a file that was longer, and was drained, is not to come back.

@@ -1,7 +1,7 @@
 //! What of a file the back end does not have yet.
 
 use super::file::SizeRecord;
-use super::index::{Extent, Source};
+use super::index::{Bytes, Extent, Source};
 use super::{Data, lock};
 use crate::meta::Batch;
 use forebay_model::{FileId, JobId, Result, Span, Stamp, Uid};
@@ -19,6 +19,15 @@ pub struct Dirty {
     pub job: JobId,
     /// By whom.
     pub uid: Uid,
+}
+
+/// How much of a file is in regions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Backlog {
+    /// So many bytes.
+    pub bytes: u64,
+    /// When the oldest of them were written.
+    pub oldest: Stamp,
 }
 
 /// Bytes of a file that are in a region, and stay there as long as this is held.
@@ -50,12 +59,13 @@ impl Data {
         state.index.extents().filter_map(dirty).collect()
     }
 
-    /// Whether anything of a file is in regions that was not written later than this.
-    pub fn is_dirty(&self, file: FileId, before: Stamp) -> bool {
-        let Ok(Some(state)) = self.in_memory(file) else { return false };
+    /// How much of a file is in regions; nothing of a file that is not in memory.
+    pub fn backlog(&self, file: FileId) -> Result<Option<Backlog>> {
+        let Some(state) = self.in_memory(file)? else { return Ok(None) };
         let mut state = lock(&state);
-        let old = |extent: &Extent| matches!(extent.source, Source::Data(_)) && extent.stamp <= before;
-        self.hear(file, &mut state).is_ok() && state.index.extents().any(old)
+        self.hear(file, &mut state)?;
+        let bytes = state.index.buffered();
+        Ok(state.index.oldest().map(|oldest| Backlog { bytes, oldest }))
     }
 
     /// What of a span is in regions, to be written behind. Fails if it is not what was written: clients can change what
@@ -73,10 +83,9 @@ impl Data {
                 self.damage.check(&region, bytes.slot)?;
                 let view = region.view(bytes.ticket(extent.span.len()))?;
                 picked.push(Picked { span: extent.span, stamp: extent.stamp, bytes: view });
-                // A record that leaves in many parts is looked at with the first and the last of them.
-                let end = u64::from(bytes.from) + extent.span.len();
-                let at_an_end = bytes.from == 0 || end == u64::from(bytes.record.len());
-                if at_an_end && region.lent.load(Ordering::Acquire) {
+                let is_known =
+                    |(_, other): &(_, Bytes)| (other.region, other.slot) == (bytes.region, bytes.slot);
+                if region.lent.load(Ordering::Acquire) && !lent.iter().any(is_known) {
                     lent.push((region, bytes));
                 }
             }

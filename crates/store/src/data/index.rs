@@ -79,6 +79,10 @@ pub(super) struct Delta {
 #[derive(Default)]
 pub(super) struct Index {
     extents: BTreeMap<u64, Extent>,
+    /// Bytes in regions.
+    buffered: u64,
+    /// The oldest stamp of bytes in regions; nothing if that has to be looked up.
+    oldest: Option<Stamp>,
     pub(super) leases: Leases,
 }
 
@@ -133,7 +137,7 @@ impl Index {
     pub(super) fn clear(&mut self, change: &mut impl FnMut(Delta)) {
         self.leases.end();
         for (_, extent) in std::mem::take(&mut self.extents) {
-            account(&extent, -1, change);
+            self.account(&extent, -1, change);
         }
     }
 
@@ -187,8 +191,16 @@ impl Index {
 
     /// How many bytes are in regions.
     pub(super) fn buffered(&self) -> u64 {
-        let data = |extent: &&Extent| matches!(extent.source, Source::Data(_));
-        self.extents.values().filter(data).map(|extent| extent.span.len()).sum()
+        self.buffered
+    }
+
+    /// Since when the oldest of them are.
+    pub(super) fn oldest(&mut self) -> Option<Stamp> {
+        if self.oldest.is_none() {
+            let data = self.extents.values().filter(|extent| matches!(extent.source, Source::Data(_)));
+            self.oldest = data.map(|extent| extent.stamp).min();
+        }
+        self.oldest
     }
 
     /// Whether everything here is written down elsewhere too: nothing is in a region, and nothing hides anything.
@@ -206,20 +218,26 @@ impl Index {
     }
 
     fn insert(&mut self, extent: Extent, change: &mut impl FnMut(Delta)) {
-        account(&extent, 1, change);
+        self.account(&extent, 1, change);
         let replaced = self.extents.insert(extent.span.start, extent);
         assert!(replaced.is_none(), "two extents at {}", extent.span.start);
     }
 
     fn remove(&mut self, extent: &Extent, change: &mut impl FnMut(Delta)) {
-        account(extent, -1, change);
+        self.account(extent, -1, change);
         self.extents.remove(&extent.span.start);
     }
-}
 
-fn account(extent: &Extent, sign: i64, change: &mut impl FnMut(Delta)) {
-    if let Source::Data(bytes) = extent.source {
-        change(Delta { region: bytes.region, bytes: sign * extent.span.len() as i64, pieces: sign });
+    fn account(&mut self, extent: &Extent, sign: i64, change: &mut impl FnMut(Delta)) {
+        let Source::Data(place) = extent.source else { return };
+        let bytes = sign * extent.span.len() as i64;
+        self.buffered = self.buffered.wrapping_add_signed(bytes);
+        self.oldest = match self.oldest {
+            Some(oldest) if sign < 0 => (extent.stamp != oldest).then_some(oldest),
+            Some(oldest) => Some(oldest.min(extent.stamp)),
+            None => None,
+        };
+        change(Delta { region: place.region, bytes, pieces: sign });
     }
 }
 
@@ -299,6 +317,11 @@ pub(super) mod tests {
                     _ => {}
                 }
                 index.apply(extent, &mut |delta| *live.entry(delta.region).or_default() += delta.bytes);
+                let in_regions = index.extents().filter(|one| matches!(one.source, Source::Data(_)));
+                let (bytes, stamps): (Vec<u64>, Vec<Stamp>) =
+                    in_regions.map(|one| (one.span.len(), one.stamp)).unzip();
+                assert_eq!(index.buffered(), bytes.iter().sum(), "seed {seed}, round {round}");
+                assert_eq!(index.oldest(), stamps.into_iter().min(), "seed {seed}, round {round}");
                 for at in start..start + len {
                     let cell = &mut model[at as usize];
                     if cell.is_none_or(|(old, ..)| old < stamp) {

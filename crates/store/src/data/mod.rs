@@ -32,13 +32,14 @@ mod table;
 mod toll;
 mod tomb;
 
+pub use behind::changed_here_too;
 pub use crash::{AtFlush, CrashDisk, Faults};
-pub use dirty::{Dirty, Picked};
+pub use dirty::{Backlog, Dirty, Picked};
 pub use disk::{DirDisk, Disk};
 pub use queues::{MOST_BELLS, MOST_QUEUES};
 pub use recover::{Recovery, Start};
 pub use region::Geometry;
-pub use rings::{MapAt, MapOffer, MapPiece, RingId, RingOffer, SlabOffer};
+pub use rings::{MapAt, MapOffer, MapPiece, RingId, RingOffer, SlabOffer, Traffic};
 
 pub use journal::RecordView;
 
@@ -65,7 +66,7 @@ use rings::Rings;
 use space::{Space, State};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use table::Table;
+use table::{Looked, Table};
 use toll::Toll;
 use tomb::Tombs;
 
@@ -563,10 +564,16 @@ impl Data {
 
     /// The state of a file for those who change nothing; its rings are heard.
     fn look_at(&self, id: FileId) -> Result<FileState> {
-        let Some(state) = self.in_memory(id)? else {
-            // What is heard here would be forgotten at once.
-            self.before.before(id);
-            return Ok(Arc::new(Mutex::new(self.load(id)?)));
+        let state = match self.in_memory(id)? {
+            Some(state) => state,
+            None => {
+                self.before.before(id);
+                match self.files.look(id, || self.load(id))? {
+                    Looked::InMemory(state) => state,
+                    // What is heard here would be forgotten at once.
+                    Looked::Noted(file) => return Ok(Arc::new(Mutex::new(file))),
+                }
+            }
         };
         self.hear(id, &mut lock(&state))?;
         Ok(state)

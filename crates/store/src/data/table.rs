@@ -10,6 +10,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 const SHARDS: usize = 64;
 
+/// What is found of a file.
+pub(super) enum Looked {
+    InMemory(FileState),
+    Noted(File),
+}
+
 /// File states by id, spread over locks of their own.
 pub(super) struct Table {
     shards: Vec<Mutex<HashMap<FileId, FileState>>>,
@@ -42,6 +48,16 @@ impl Table {
         let state = Arc::new(Mutex::new(file));
         shard.insert(id, Arc::clone(&state));
         Ok(state)
+    }
+
+    /// The state of a file, or what is noted of one that is not in memory. Nobody can change it in between: whoever does
+    /// brings it into memory first.
+    pub(super) fn look(&self, id: FileId, load: impl FnOnce() -> Result<File>) -> Result<Looked> {
+        let shard = lock(self.shard(id));
+        match shard.get(&id) {
+            Some(state) => Ok(Looked::InMemory(Arc::clone(state))),
+            None => load().map(Looked::Noted),
+        }
     }
 
     /// The state of a file if it is in memory.

@@ -66,7 +66,10 @@ impl Log {
             // In full: touching a hole of a full disk would end the process.
             file.write_all(&vec![0; SIZE])?;
         }
-        Ok(Log { window: Window::new(&file, SIZE as u32)?, used: 0, mark: Mark { life, number: 0 } })
+        let window = Window::new(&file, SIZE as u32)?;
+        // Where it cannot be done ahead of time, whoever comes to a page first does it.
+        let _ = window.populate(0..SIZE as u32);
+        Ok(Log { window, used: 0, mark: Mark { life, number: 0 } })
     }
 
     /// What the tree has when it has everything that is in the log.

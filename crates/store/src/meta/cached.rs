@@ -57,10 +57,12 @@ impl Known {
         if !self.changing.is_empty() && self.changing.contains_key(key) {
             return Found::Changing;
         }
-        match (self.recent.get(key), self.older.get(key)) {
-            (Some(value), _) => Found::Value(value.clone()),
-            (None, Some(value)) => Found::Older(value.clone()),
-            (None, None) => Found::Nothing(self.changes),
+        if let Some(value) = self.recent.get(key) {
+            return Found::Value(value.clone());
+        }
+        match self.older.get(key) {
+            Some(value) => Found::Older(value.clone()),
+            None => Found::Nothing(self.changes),
         }
     }
 

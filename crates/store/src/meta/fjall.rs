@@ -118,15 +118,19 @@ impl FjallKv {
         if self.ahead().changes.is_empty() {
             return Ok(());
         }
-        {
+        let had = {
             let mut ahead = self.change_ahead();
             let Ahead { changes, tops } = &mut *ahead;
+            let had = tops.clone();
             // Before the tree has it: whoever asks finds it here or there.
             changes.iter().filter(|(_, value)| value.is_some()).for_each(|(key, _)| tops.raise(key));
-        }
+            had
+        };
         {
             let ahead = self.ahead();
-            let changes = ahead.changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
+            // What came and went since the last time was never there.
+            let stays = ahead.changes.iter().filter(|(key, value)| value.is_some() || had.may_have(key));
+            let changes = stays.map(|(key, value)| (key.as_slice(), value.as_deref()));
             put(&self.dir, &self.database, &self.keyspace, changes, log.mark())?;
         }
         // Only now that it is in the tree.
@@ -382,6 +386,46 @@ mod tests {
         assert!(!waits());
         (0..100_u32)
             .for_each(|number| assert_eq!(kv.get(&number.to_be_bytes()).unwrap(), Some(vec![7; 1000])));
+    }
+
+    #[test]
+    fn what_came_and_went_is_not_there_and_what_was_there_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let kv = FjallKv::create(dir.path(), Bytes::mib(1)).unwrap();
+        let change = |key: &str, comes: bool| {
+            let mut batch = Batch::default();
+            if comes {
+                batch.put(key, "x");
+            } else {
+                batch.remove(key);
+            }
+            kv.commit(batch).unwrap();
+        };
+        // Whether the tree has it before, whether it comes or goes then, time after time; those in front and behind.
+        let cases: [(&str, bool, &[bool]); 8] = [
+            ("i1", false, &[true, false]),
+            ("i2", true, &[false]),
+            ("i3", true, &[false, true]),
+            ("i4", true, &[true, false]),
+            ("i5", false, &[true, false, true]),
+            ("i6", false, &[true, false]),
+            ("i7", false, &[false]),
+            ("o", false, &[true, false]),
+        ];
+        cases.iter().filter(|(_, before, _)| *before).for_each(|(key, ..)| change(key, true));
+        kv.sync().unwrap();
+        cases.iter().for_each(|(key, _, then)| then.iter().for_each(|comes| change(key, *comes)));
+        let check = |kv: &FjallKv| {
+            for (key, _, then) in cases {
+                let there = kv.get(key.as_bytes()).unwrap().is_some();
+                assert_eq!(there, then.ends_with(&[true]), "{key}");
+            }
+        };
+        check(&kv);
+        kv.sync().unwrap();
+        check(&kv);
+        drop(kv);
+        check(&FjallKv::open(dir.path(), Bytes::mib(1)).unwrap());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 const KINDS: usize = 26;
 
 /// By the letter that keys begin with.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Tops([Vec<u8>; KINDS]);
 
 /// The letters that kinds of records have.

@@ -3,7 +3,7 @@
 use crate::client::{Client, GEOMETRY, OWNER, World, open};
 use forebay_model::{ErrorKind, FileId, JobId, Span, Uid};
 use forebay_shm::{Pane, Reader};
-use forebay_store::{Batch, MapAt, MapOffer, Start};
+use forebay_store::{Batch, MapAt, MapOffer, Start, Traffic};
 use std::os::unix::fs::MetadataExt;
 
 /// A lease, as its client sees it.
@@ -89,7 +89,9 @@ fn a_lease_ends_before_anything_happens_to_the_file_and_not_otherwise() {
         ("a flush", true, |world, _| world.data().sync(FILE).unwrap()),
         ("its size is written down", true, |world, _| world.data().settle(FILE).unwrap()),
         ("another file is written", true, |world, _| world.write(FileId(101), 0, &[1; 10])),
-        ("rings are looked after", true, |world, _| assert!(!world.data().attend(1).unwrap())),
+        ("rings are looked after", true, |world, _| {
+            assert_eq!(world.data().attend(1).unwrap(), Traffic::None);
+        }),
         ("a write", false, |world, _| world.write(FILE, 9000, &[1; 10])),
         ("it is cut", false, |world, _| world.data().truncate(FILE, 10, Batch::default()).unwrap()),
         ("it grows", false, |world, _| world.data().extend(FILE, 10_000).unwrap()),

@@ -62,15 +62,15 @@ pub(super) struct State {
     pub(super) refused: u64,
 }
 
-/// What is in a ring, at a glance.
+/// What is in a ring, at a glance: of which file, and in how many records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Glance {
     /// Nothing that waits.
     Empty,
     /// Something in a ring that is being written, and has room for more.
-    Moving(FileId),
+    Moving(FileId, u64),
     /// Something that nobody adds to just now, or that leaves little room: it is to be heard.
-    Waiting(FileId),
+    Waiting(FileId, u64),
 }
 
 /// A slab that its client may fill.
@@ -154,8 +154,8 @@ impl Channel {
         let scarce = state.slabs.len() > MANY_SLABS;
         match waiting {
             0 => Glance::Empty,
-            1..=MANY_RECORDS if !still && !scarce => Glance::Moving(file),
-            _ => Glance::Waiting(file),
+            1..=MANY_RECORDS if !still && !scarce => Glance::Moving(file, waiting),
+            _ => Glance::Waiting(file, waiting),
         }
     }
 

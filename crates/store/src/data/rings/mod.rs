@@ -40,6 +40,19 @@ use std::time::{Duration, Instant};
 const MOST_RINGS: usize = 256;
 /// Most jobs of which it is known what they did not use.
 const MOST_JOBS: usize = 1024;
+/// Records that are heard at once, from which on more of them are expected at once.
+const HEAVY: u64 = 64;
+
+/// How much there was in all rings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Traffic {
+    /// Nothing.
+    None,
+    /// Something, or only what is left for later.
+    Light,
+    /// So much that there will be more in a moment.
+    Heavy,
+}
 /// How long a client may take to say that it has a ring.
 const UNCONFIRMED: Duration = Duration::from_secs(60);
 const BELL: &str = "bell";
@@ -281,20 +294,21 @@ impl Data {
         files.into_iter().try_for_each(|file| self.listen(file))
     }
 
-    /// Hears the rings in which something waits; true if there was any. Where more clients are writing than the
+    /// Hears the rings in which something waits, and says how much that was. Where more clients are writing than the
     /// machine has other processors for, it would be their time that checksums take: what they write is heard when
     /// they pause, or when there is much of it.
-    pub fn attend(&self, others: usize) -> Result<bool> {
+    pub fn attend(&self, others: usize) -> Result<Traffic> {
         let glances: Vec<(Arc<Channel>, Glance)> =
             self.rings.all().into_iter().map(|channel| (channel.clone(), channel.glance())).collect();
-        let moving = glances.iter().filter(|(_, glance)| matches!(glance, Glance::Moving(_))).count();
-        let mut files = BTreeSet::new();
+        let moving = glances.iter().filter(|(_, glance)| matches!(glance, Glance::Moving(..))).count();
+        let (mut files, mut records) = (BTreeSet::new(), 0);
         for (channel, glance) in &glances {
             match *glance {
-                Glance::Moving(_) if moving > others => {}
-                Glance::Moving(file) | Glance::Waiting(file) => {
+                Glance::Moving(..) if moving > others => {}
+                Glance::Moving(file, waiting) | Glance::Waiting(file, waiting) => {
                     channel.sum_up();
                     files.insert(file);
+                    records += waiting;
                 }
                 Glance::Empty => {}
             }
@@ -303,7 +317,11 @@ impl Data {
         if self.rings.dead.swap(false, Ordering::AcqRel) {
             self.reclaim_if(true);
         }
-        Ok(glances.iter().any(|(_, glance)| *glance != Glance::Empty))
+        Ok(match glances.iter().all(|(_, glance)| *glance == Glance::Empty) {
+            true => Traffic::None,
+            false if records < HEAVY => Traffic::Light,
+            false => Traffic::Heavy,
+        })
     }
 
     /// Sleeps until a client rings because its ring fills up, or for so long.

@@ -15,9 +15,12 @@ use std::time::{Duration, Instant};
 
 /// The first grant to a ring; each is four times the one before, up to a bound.
 const FIRST_SLAB: u32 = 256 << 10;
-/// The largest, and the share of the capacity that one may be.
-const LARGEST_SLAB: u64 = 8 << 20;
-const SHARE: u64 = 512;
+/// The largest.
+const LARGEST_SLAB: u64 = 32 << 20;
+/// All rings together get one part in so many of the capacity at once, and each of them one part in so many, however many
+/// they are.
+const SHARE: u64 = 64;
+const LEAST_SHARE: u64 = 512;
 const LEAST_SLAB: u64 = 64 << 10;
 /// One journal slot for so many bytes, as in a whole region.
 const BYTES_PER_SLOT: u32 = 2048;
@@ -81,7 +84,8 @@ impl Data {
         let usual =
             self.rings_state(ring, |state| FIRST_SLAB << (2 * state.grants).min(8)).unwrap_or(FIRST_SLAB);
         let capacity = u64::from(self.geometry.regions) * u64::from(self.geometry.size);
-        let most = (capacity / SHARE).clamp(LEAST_SLAB, LARGEST_SLAB).min(u64::from(self.geometry.size));
+        let share = (SHARE * lock(&self.rings.table).channels.len().max(1) as u64).min(LEAST_SHARE);
+        let most = (capacity / share).clamp(LEAST_SLAB, LARGEST_SLAB).min(u64::from(self.geometry.size));
         usual.max(least).min(most as u32)
     }
 

@@ -6,21 +6,15 @@
 //! ```
 //!
 //! A word counts changes; its lowest bits say how many are under way. What was told is told with the words as they were, a
-//! [`Lease`]. It counts for as long as they are the same, which whoever was told sees without asking.
-//!
-//! ```text
-//! changes                                  tells                           was told
-//! moments ← + 1                            m ← moments                     life, tree, word are
-//! word ← + one change, + 1 under way       what is to be told              those of the lease:
-//! make the change                          lease ← tree, word              it counts
-//! moments ← + 1                            moments = m, none under way:
-//! word ← − 1 under way                     tell it with the lease
-//! answer whoever wanted it
-//! ```
+//! [`Lease`]. It counts for as long as they are the same, which whoever was told sees without asking. In which order words
+//! are read and written is in `protocol`.
 //!
 //! **Invariant**: once a change can be seen by anybody, no lease on what was before it counts.
 
+mod protocol;
+
 use crate::map::Map;
+use protocol::{Moments, TREE, Words};
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
@@ -36,10 +30,6 @@ pub const EPOCHS_BYTES: u64 = WORDS_AT as u64 + (FILES + 1) * 8;
 const MAGIC: u64 = u64::from_le_bytes(*b"fbepoch1");
 const LIFE_AT: usize = 64;
 const WORDS_AT: usize = 4096;
-const TREE: usize = 0;
-/// A change, above those under way.
-const CHANGE: u64 = 1 << 16;
-const UNDER_WAY: u64 = CHANGE - 1;
 
 thread_local! {
     /// Moments that this thread has made.
@@ -73,7 +63,7 @@ impl Lease {
 
     /// The lease that words mean, if they mean one.
     pub(crate) fn of([tree, file]: [u64; 2]) -> Option<Lease> {
-        ((tree | file) & UNDER_WAY == 0).then_some(Lease { tree, file })
+        protocol::is_lease([tree, file]).then_some(Lease { tree, file })
     }
 }
 
@@ -81,9 +71,9 @@ impl Lease {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment(u64);
 
-struct Words(Map);
+struct Mapped(Map);
 
-impl Words {
+impl Mapped {
     fn at(&self, at: usize) -> &AtomicU64 {
         // SAFETY: `at` checks the range; every word lies at a multiple of eight of a mapping that begins at a page, lives
         // as long as the borrow, and is never used but as an atomic.
@@ -93,19 +83,34 @@ impl Words {
     fn word(&self, number: usize) -> &AtomicU64 {
         self.at(WORDS_AT + number * 8)
     }
+}
 
-    fn tree(&self) -> &AtomicU64 {
-        self.word(TREE)
+/// The word of a file.
+fn word_of(file: u64) -> usize {
+    1 + (file % FILES) as usize
+}
+
+impl Words for Mapped {
+    fn life(&self) -> u64 {
+        self.at(LIFE_AT).load(Ordering::Acquire)
     }
 
-    fn file(&self, file: u64) -> &AtomicU64 {
-        self.word(1 + (file % FILES) as usize)
+    fn load(&self, word: usize) -> u64 {
+        self.word(word).load(Ordering::SeqCst)
+    }
+
+    fn add(&self, word: usize, by: u64) {
+        self.word(word).fetch_add(by, Ordering::SeqCst);
+    }
+
+    fn subtract(&self, word: usize, by: u64) {
+        self.word(word).fetch_sub(by, Ordering::SeqCst);
     }
 }
 
 /// The side that makes changes.
 pub struct Epochs {
-    words: Words,
+    words: Mapped,
     /// Counts beginnings and ends of changes.
     moments: AtomicU64,
 }
@@ -113,7 +118,7 @@ pub struct Epochs {
 impl Epochs {
     /// Begins in a file of zeros; `life` is not 0, and another for every one.
     pub fn create(file: &File, life: u64) -> io::Result<Epochs> {
-        let words = Words(Map::new(file, EPOCHS_BYTES as usize)?);
+        let words = Mapped(Map::new(file, EPOCHS_BYTES as usize)?);
         words.at(LIFE_AT).store(life, Ordering::Relaxed);
         words.at(0).store(MAGIC, Ordering::Release);
         Ok(Epochs { words, moments: AtomicU64::new(0) })
@@ -124,7 +129,7 @@ impl Epochs {
         if file.metadata()?.len() < EPOCHS_BYTES {
             return Ok(());
         }
-        Words(Map::new(file, EPOCHS_BYTES as usize)?).at(LIFE_AT).store(0, Ordering::SeqCst);
+        Mapped(Map::new(file, EPOCHS_BYTES as usize)?).at(LIFE_AT).store(0, Ordering::SeqCst);
         Ok(())
     }
 
@@ -133,65 +138,77 @@ impl Epochs {
         self.words.at(LIFE_AT).store(0, Ordering::SeqCst);
     }
 
-    fn moment_passes(&self) {
-        OWN.set(OWN.get().wrapping_add(1));
-        self.moments.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn begin(&self, word: &AtomicU64) {
-        self.moment_passes();
-        word.fetch_add(CHANGE + 1, Ordering::SeqCst);
-    }
-
-    fn done(&self, word: &AtomicU64) {
-        self.moment_passes();
-        word.fetch_sub(1, Ordering::SeqCst);
-    }
-
     /// Something of a file is about to be changed.
     pub fn begin_file(&self, file: u64) {
-        self.begin(self.words.file(file));
+        protocol::begin(self, word_of(file));
     }
 
     /// It is changed.
     pub fn done_file(&self, file: u64) {
-        self.done(self.words.file(file));
+        protocol::done(self, word_of(file));
     }
 
     /// Where directories are, or who may pass through them, is about to be changed.
     pub fn begin_tree(&self) {
-        self.begin(self.words.tree());
+        protocol::begin(self, TREE);
     }
 
     /// It is changed.
     pub fn done_tree(&self) {
-        self.done(self.words.tree());
+        protocol::done(self, TREE);
     }
 
     /// Something of a file is being changed, and who wants to see it before and after that has to wait until it is done.
     pub fn changed(&self, file: u64) {
-        self.moment_passes();
-        self.words.file(file).fetch_add(CHANGE, Ordering::SeqCst);
+        protocol::changed(self, word_of(file));
     }
 
     /// The present: to be asked for before anything is looked up that is to be leased.
     #[must_use]
     pub fn moment(&self) -> Moment {
-        // What this thread does itself meanwhile is part of what it looks up.
-        Moment(self.moments.load(Ordering::SeqCst).wrapping_sub(OWN.get()))
+        Moment(self.of_others())
     }
 
     /// A lease on what was looked up about a file since a moment; none if somebody else has begun or ended a change since.
     #[must_use]
     pub fn lease(&self, since: Moment, file: u64) -> Option<Lease> {
-        let words = [self.words.tree().load(Ordering::SeqCst), self.words.file(file).load(Ordering::SeqCst)];
-        Lease::of(words).filter(|_| self.moment() == since)
+        protocol::lease(self, since.0, word_of(file)).and_then(Lease::of)
+    }
+}
+
+impl Words for Epochs {
+    fn life(&self) -> u64 {
+        self.words.life()
+    }
+
+    fn load(&self, word: usize) -> u64 {
+        self.words.load(word)
+    }
+
+    fn add(&self, word: usize, by: u64) {
+        self.words.add(word, by);
+    }
+
+    fn subtract(&self, word: usize, by: u64) {
+        self.words.subtract(word, by);
+    }
+}
+
+impl Moments for Epochs {
+    fn pass(&self) {
+        OWN.set(OWN.get().wrapping_add(1));
+        self.moments.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn of_others(&self) -> u64 {
+        // What this thread does itself meanwhile is part of what it looks up.
+        self.moments.load(Ordering::SeqCst).wrapping_sub(OWN.get())
     }
 }
 
 /// The side that was told something.
 pub struct Told {
-    words: Words,
+    words: Mapped,
     life: u64,
 }
 
@@ -202,7 +219,7 @@ impl Told {
         if file.metadata()?.len() < EPOCHS_BYTES {
             return Err(nonsense());
         }
-        let words = Words(Map::readable(file, EPOCHS_BYTES as usize)?);
+        let words = Mapped(Map::readable(file, EPOCHS_BYTES as usize)?);
         let life = words.at(LIFE_AT).load(Ordering::Acquire);
         if words.at(0).load(Ordering::Acquire) != MAGIC || life == 0 {
             return Err(nonsense());
@@ -213,14 +230,13 @@ impl Told {
     /// Whether what was told about a file counts.
     #[must_use]
     pub fn stands(&self, lease: Lease, file: u64) -> bool {
-        self.stands_for_tree(lease) && self.words.file(file).load(Ordering::Acquire) == lease.file
+        protocol::stands(&self.words, self.life, [lease.tree, lease.file], word_of(file))
     }
 
     /// Whether what was told about the way to it counts.
     #[must_use]
     pub fn stands_for_tree(&self, lease: Lease) -> bool {
-        self.words.at(LIFE_AT).load(Ordering::Acquire) == self.life
-            && self.words.tree().load(Ordering::Acquire) == lease.tree
+        protocol::stands_for_tree(&self.words, self.life, lease.tree)
     }
 }
 
