@@ -4,7 +4,8 @@ use crate::driver::Driver;
 use crate::tree::{Body, NodeId, ROOT};
 use forebay_client::blocking::Client;
 use forebay_dice::is_root;
-use forebay_model::{Identity, Time};
+use forebay_model::{Identity, Result, Time};
+use forebay_wire::DrainReport;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -35,6 +36,43 @@ impl Driver {
         let mut found = BTreeSet::new();
         list(place, "", &mut found);
         assert_eq!(found, expected);
+    }
+
+    /// Drains everything for the last time, and compares what is behind with the model again: now with all names of
+    /// files, and with extended attributes where the directory takes them. Whoever serves it knows only one name of each
+    /// file behind, so that nothing may be changed afterwards.
+    pub fn check_last(mut self, place: &Path) {
+        self.close_all();
+        let client = self.client().as_identity(Identity::root());
+        let notes = drain_by(&client, Client::drain_last).status.notes;
+        let _pause = self.pause();
+        let mut expected = BTreeSet::new();
+        for (id, paths) in &self.names() {
+            let number = |path: &String| place.join(path).symlink_metadata().map(|found| found.ino()).ok();
+            let numbers: BTreeSet<Option<u64>> = paths.iter().map(number).collect();
+            assert!(numbers.len() == 1 && !numbers.contains(&None), "{paths:?} are {numbers:?} behind");
+            self.compare_behind(&client, place, &paths[0], *id);
+            self.compare_attributes(place, &paths[0], *id, &notes);
+            expected.extend(paths.iter().cloned());
+        }
+        let mut found = BTreeSet::new();
+        list(place, "", &mut found);
+        assert_eq!(found, expected);
+    }
+
+    /// An attribute is behind as it is here, or it is told that not all could be kept.
+    fn compare_attributes(&self, place: &Path, path: &str, id: NodeId, notes: &[String]) {
+        let node = self.tree().node(id);
+        if matches!(node.body, Body::Link(_)) {
+            return;
+        }
+        for (name, value) in &node.xattrs {
+            let mut found = vec![0; value.len() + 1];
+            match rustix::fs::getxattr(place.join(path), name.as_str(), &mut found[..]) {
+                Ok(len) => assert!(found[..len] == **value, "{name} of {path}"),
+                Err(_) => assert!(!notes.is_empty(), "{path} has no {name} behind"),
+            }
+        }
     }
 
     /// Everything but the root, with all its paths.
@@ -85,9 +123,13 @@ impl Driver {
 
 /// Drains everything, however often something fails.
 pub fn drain(client: &Client) {
+    drain_by(client, |client| client.drain(None, None));
+}
+
+fn drain_by(client: &Client, begin_one: impl Fn(&Client) -> Result<DrainReport>) -> DrainReport {
     let begin = Instant::now();
     loop {
-        let mut report = client.drain(None, None).expect("a server before a directory drains");
+        let mut report = begin_one(client).expect("a server before a directory drains");
         while let Some(ticket) = report.ticket.filter(|ticket| !ticket.done) {
             assert!(begin.elapsed() < PATIENCE, "the drain does not end: {report:?}");
             std::thread::sleep(Duration::from_millis(5));
@@ -96,7 +138,7 @@ pub fn drain(client: &Client) {
         let ticket = report.ticket.expect("what was begun has a ticket");
         if ticket.failed == 0 {
             assert_eq!(ticket.skipped, 0, "{report:?}");
-            return;
+            return report;
         }
         assert!(begin.elapsed() < PATIENCE, "not everything can be drained: {report:?}");
     }

@@ -52,8 +52,17 @@ pub struct Driver {
     handles: Vec<Handle>,
     mix: Mix,
     faults: Faults,
+    room: Room,
     /// The last steps, told if the test fails.
     last: VecDeque<String>,
+}
+
+/// How much room there is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Room {
+    Enough,
+    /// So little that a write may be told that there is none, and then nothing of it is there.
+    Little,
 }
 
 /// What a driver does most.
@@ -93,6 +102,7 @@ impl Driver {
             handles: Vec::new(),
             mix: Mix::All,
             faults: Faults::default(),
+            room: Room::Enough,
             last: VecDeque::new(),
         }
     }
@@ -101,6 +111,13 @@ impl Driver {
     #[must_use]
     pub fn of_names(mut self) -> Driver {
         self.mix = Mix::Names;
+        self
+    }
+
+    /// The same where a write may be told that there is no room.
+    #[must_use]
+    pub fn in_little_room(mut self) -> Driver {
+        self.room = Room::Little;
         self
     }
 
@@ -142,7 +159,8 @@ impl Driver {
 
     /// Whether nobody knows what came of a call that failed.
     fn is_unknown(&self, error: &Error) -> bool {
-        error.kind() == ErrorKind::Unreachable || self.faults.explain(error)
+        let lacks_room = self.room == Room::Little && error.kind() == ErrorKind::NoSpace;
+        error.kind() == ErrorKind::Unreachable || lacks_room || self.faults.explain(error)
     }
 
     fn note(&mut self, who: &Identity, op: &Op, real: &Result<(Answer, Option<File>), Error>) {

@@ -43,6 +43,9 @@ pub struct Plan {
     pub flow: (Pipeline, Full),
 }
 
+/// How long a write waits for room where it could go past a full buffer.
+const SOON: Duration = Duration::from_millis(100);
+
 /// How bytes flow when a buffer is full, by what it is called on a command line.
 const FLOWS: [(&str, (Pipeline, Full)); 4] = [
     ("", (Pipeline::On, Full::Wait)),
@@ -192,6 +195,10 @@ impl Plan {
         }
         config.shared_memory = self.rings;
         let (pipeline, full) = self.flow;
+        if full == Full::Bypass {
+            // Who can neither go past a full buffer nor find room is told soon.
+            config.drain.patience = SOON;
+        }
         config.route =
             Routing { mode: self.route, stream: 3, pipeline, full: Some(full), ..Routing::default() };
         config.times.session = self.session;

@@ -154,8 +154,7 @@ impl Connection {
     /// All the space for a payload, if there is enough now and nobody else waits for it; otherwise what there is.
     fn reserve_now(&self, token: &Token, len: u32) -> Result<VecDeque<Grant>> {
         let (mut grants, mut left) = (VecDeque::new(), len);
-        let waited_for = || self.service.drain.as_ref().is_some_and(|engine| !engine.has_no_line());
-        while left > 0 && !waited_for() {
+        while left > 0 && self.service.is_uncontested() {
             let reserve = || self.service.store.data().reserve(token.uid, token.file, left);
             match tokio::task::block_in_place(reserve) {
                 Ok(grant) => {

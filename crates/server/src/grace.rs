@@ -5,33 +5,62 @@
 
 use crate::opens::{Hold, Opens};
 use forebay_model::FileId;
+use forebay_wire::Token;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Holds for clients that may still come back.
 pub(crate) struct Grace {
     /// `None` when the time is over.
-    held: Mutex<Option<Vec<Hold>>>,
+    held: Mutex<Option<Held>>,
     /// The first file made in this life: ids only grow.
     first: FileId,
+}
+
+#[derive(Default)]
+struct Held {
+    /// What has no name.
+    orphans: Vec<Hold>,
+    /// What was vouched for elsewhere, by whom nothing else was heard here yet.
+    vouched: HashMap<(FileId, u64), Hold>,
 }
 
 impl Grace {
     /// Holds what has no name; what is made from now on is `first` or later.
     pub(crate) fn begin(opens: &Arc<Opens>, orphans: Vec<FileId>, first: FileId) -> Grace {
-        let held = orphans.into_iter().map(|file| opens.hold_orphan(file)).collect();
-        Grace { held: Mutex::new(Some(held)), first }
+        let orphans = orphans.into_iter().map(|file| opens.hold_orphan(file)).collect();
+        Grace { held: Mutex::new(Some(Held { orphans, ..Held::default() })), first }
     }
 
     /// A file has lost its last name.
     pub(crate) fn orphaned(&self, opens: &Arc<Opens>, file: FileId) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *held {
-            Some(held) if file < self.first => held.push(opens.hold_orphan(file)),
+            Some(held) if file < self.first => held.orphans.push(opens.hold_orphan(file)),
             _ => {
                 drop(held);
                 opens.orphaned(file);
             }
         }
+    }
+
+    /// Who opened a file in an earlier life uses it on another server: it is open, until he says more here.
+    pub(crate) fn vouched(&self, token: &Token, hold: Hold) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let spare = match &mut *held {
+            Some(held) => held.vouched.insert((token.file, token.serial), hold),
+            None => Some(hold),
+        };
+        drop(held);
+        drop(spare);
+    }
+
+    /// He has said that he has it open, or that he has closed it.
+    pub(crate) fn heard_of(&self, token: &Token) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = held.as_mut().and_then(|held| held.vouched.remove(&(token.file, token.serial)));
+        drop(held);
+        drop(known);
     }
 
     /// Whether nobody of an earlier life can have a file open.
@@ -73,5 +102,31 @@ mod tests {
         drop(reopened);
         grace.orphaned(&opens, FileId(6));
         diary.check(&["buried 11", "buried 3", "buried 5", "buried 4", "buried 6"]);
+    }
+
+    #[test]
+    fn what_is_used_elsewhere_is_open_until_its_opener_says_more() {
+        let diary = Diary::default();
+        let opens = Opens::new(9, Box::new(diary.clone()));
+        let grace = Grace::begin(&opens, Vec::new(), FileId(10));
+        let token = |file, serial| Token {
+            file: FileId(file),
+            access: forebay_model::Access::WRITE,
+            uid: forebay_model::Uid(0),
+            serial,
+            seal: [0; 16],
+        };
+        for (file, serial) in [(3, 1), (3, 2), (3, 2), (4, 3)] {
+            grace.vouched(&token(file, serial), opens.hold(FileId(file)).unwrap());
+        }
+        grace.heard_of(&token(3, 1));
+        grace.heard_of(&token(3, 7));
+        diary.check(&[]);
+        grace.heard_of(&token(3, 2));
+        diary.check(&["closed 3"]);
+        grace.end();
+        diary.check(&["closed 3", "closed 4"]);
+        grace.vouched(&token(5, 4), opens.hold(FileId(5)).unwrap());
+        diary.check(&["closed 3", "closed 4", "closed 5"]);
     }
 }

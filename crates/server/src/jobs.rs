@@ -17,11 +17,15 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Most jobs in one answer to a status request, so that it fits a frame.
 const SHOWN: usize = 512;
 /// A job that has asked for something within this time is active.
 pub(crate) const LATELY: Duration = Duration::from_secs(1);
+
+/// Most requests of one connection that wait for room beside others, far fewer than may be under way on it.
+const PLACES: usize = 16;
 
 /// All jobs that were seen lately. When the table is full, the one idle for longest makes room.
 pub(crate) struct Jobs {
@@ -69,6 +73,8 @@ pub(crate) struct Membership {
     id: JobId,
     counts: Arc<Counts>,
     shared: Arc<Shared>,
+    /// Places for requests that wait for room beside others on the same connection.
+    places: Semaphore,
 }
 
 impl Jobs {
@@ -93,7 +99,8 @@ impl Jobs {
         *counts.described() = Described { job, vouched };
         counts.connections.fetch_add(1, Ordering::Relaxed);
         counts.seen.fetch_max(now.0, Ordering::Relaxed);
-        Ok(Membership { id, counts: counts.clone(), shared: self.shared.clone() })
+        let places = Semaphore::new(PLACES);
+        Ok(Membership { id, counts: counts.clone(), shared: self.shared.clone(), places })
     }
 
     fn believe(
@@ -260,6 +267,12 @@ impl Drop for Waiting<'_> {
 }
 
 impl Membership {
+    /// A place to wait for room beside other requests of the same connection; none if so many wait that those others would
+    /// have to.
+    pub(crate) fn place(&self) -> Option<SemaphorePermit<'_>> {
+        self.places.try_acquire().ok()
+    }
+
     /// The job.
     pub(crate) fn id(&self) -> JobId {
         self.id
@@ -359,6 +372,17 @@ mod tests {
         let all = jobs.status(Stamp(60), &HashMap::new());
         let seen: Vec<_> = all.iter().map(|job| (job.id.0, job.written, job.connections)).collect();
         assert_eq!(seen, [(3, 0, 1), (1, 5, 1)]);
+    }
+
+    #[test]
+    fn only_so_many_of_a_connection_wait_for_room_beside_its_other_requests() {
+        let (jobs, u) = (jobs(2), user("u", false));
+        let connections = [1, 2].map(|at| jobs.join(&job("1"), &u, Stamp(at)).unwrap());
+        let taken: Vec<_> = (0..PLACES).map_while(|_| connections[0].place()).collect();
+        assert_eq!(taken.len(), PLACES);
+        assert!(connections[0].place().is_none() && connections[1].place().is_some());
+        drop(taken);
+        assert!(connections[0].place().is_some());
     }
 
     #[tokio::test]

@@ -63,8 +63,8 @@ fn main() -> ExitCode {
 }
 
 /// Calls that only the drain makes, and how many of them fail: one in so many.
-const DRAIN: ([&str; 7], u64) =
-    (["create", "layout", "open_to_write", "set_attr", "symlink", "write", "sync"], 7);
+const DRAIN: ([&str; 9], u64) =
+    (["create", "layout", "open_to_write", "set_attr", "symlink", "write", "sync", "link", "set_xattr"], 7);
 /// Calls that whoever asks for something waits for, too.
 const ALL: ([&str; 10], u64) = (
     ["find", "list", "open", "make_dir", "unlink", "remove_dir", "rename", "truncate", "version", "read"],

@@ -366,6 +366,45 @@ fn what_a_lost_store_had_drained_is_not_lost() {
     assert!(std::fs::read(fleet.behind().join(&path[1..])).unwrap() == whole);
 }
 
+/// Who has the names does not know what is open when it begins to serve: what is behind is not lost for that.
+#[test]
+fn what_was_open_when_the_first_server_began_to_serve_is_not_lost_if_it_is_behind() {
+    let mut fleet = Fleet::new(PROGRAM, 3, Plan { before: true, ..plan() });
+    let client = fleet.client(0, By::Unix);
+    let files = populate(&client);
+    let fresh = |number: u64| pattern(number, 5 * STRIPE as usize);
+    let write = |file: &File, number| file.pwrite(0, &fresh(number)).unwrap();
+    let mut open: Vec<File> =
+        files.iter().map(|(path, _)| client.open(path, OpenOptions::WRITE).unwrap()).collect();
+    open.iter().zip(&files).for_each(|(file, (_, number))| write(file, number + 50));
+    fleet.host(1).kill();
+    fleet.host(1).start();
+    let kept = open.split_off(open.len() - 3);
+    open.into_iter().for_each(|file| file.close().unwrap());
+    drain(&client);
+    // Those who still have some open go on, and others see it.
+    let other = fleet.client(1, By::Tcp);
+    for (file, (path, number)) in kept.into_iter().zip(&files[files.len() - 3..]) {
+        write(&file, number + 80);
+        file.truncate(4 * STRIPE).unwrap();
+        file.pwrite(4 * STRIPE, &fresh(number + 80)[4 * STRIPE as usize..]).unwrap();
+        let seen = other.open(path, OpenOptions::READ).unwrap();
+        let mut bytes = vec![0; 6 * STRIPE as usize];
+        let count = seen.pread(0, &mut bytes).unwrap();
+        assert!(bytes[..count] == fresh(number + 80), "{path}: {count} bytes");
+        seen.close().unwrap();
+        file.close().unwrap();
+    }
+    drain(&client);
+    fleet.lose_store(ServerId(3));
+    let client = fleet.replace(ServerId(3));
+    for (index, (path, number)) in files.iter().enumerate() {
+        let shift = if index < files.len() - 3 { 50 } else { 80 };
+        assert!(content(&client, path) == fresh(number + shift), "{path}");
+    }
+    assert_eq!(lost(&client), BTreeMap::new());
+}
+
 /// Everything that the servers know to be lost: what, with which server. By its path, or by the number of the file and
 /// what is known of where it is.
 fn lost(client: &Client) -> BTreeMap<String, (ServerId, Lost)> {

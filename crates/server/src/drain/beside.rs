@@ -89,8 +89,7 @@ impl Engine {
 impl Service {
     /// Whether there is more of a file than is behind, or may be soon.
     pub(super) fn has_more_of(&self, file: FileId) -> bool {
-        let data = self.store.data();
-        self.opens.is_held(file) || data.is_dirty(file, data.now())
+        self.opens.is_held(file) || !matches!(self.store.data().backlog(file), Ok(None))
     }
 }
 
@@ -101,14 +100,11 @@ mod tests {
     use super::super::places::{Places, Terms};
     use super::*;
     use forebay_model::{Bytes, JobId, ServerId, Span, Stamp, Uid};
-    use forebay_policy::arbiter::Choice;
     use forebay_policy::drain::{Layout, Order};
     use forebay_store::Dirty;
 
     fn board(alpha: u32, now: Instant) -> Board {
-        let servers = vec![ServerId(0)];
-        let terms =
-            Terms { server: servers[0], servers, alpha: vec![alpha; 2], choice: Choice::Sjf, quantum: None };
+        let terms = Terms::usual(vec![ServerId(0)], vec![alpha; 2]);
         Board::new(Order::Offset, Bytes::mib(1), Places::new(terms), vec![Gauge::new(now); 2])
     }
 

@@ -554,14 +554,12 @@ impl Board {
 mod tests {
     use super::super::places::Terms;
     use super::*;
-    use forebay_policy::arbiter::Choice;
     use std::time::Duration;
 
     #[test]
     fn writes_of_a_file_that_changed_its_job_are_each_settled_where_they_were_given_out() {
         let (server, now) = (ServerId(0), Instant::now());
-        let terms =
-            Terms { server, servers: vec![server], alpha: vec![2], choice: Choice::Sjf, quantum: None };
+        let terms = Terms::usual(vec![server], vec![2]);
         let mut board = Board::new(Order::Trio, Bytes::mib(1), Places::new(terms), vec![Gauge::new(now)]);
         let layout = Layout::whole(TargetId(0));
         let dirty = |start: u64, job| Dirty {

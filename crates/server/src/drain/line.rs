@@ -82,10 +82,13 @@ impl Line {
             .retain(|_, stand| stand.writers > 0 || ((stand.got > now || stand.counts(at)) && !crowded));
     }
 
-    /// Whether the next room is for this job.
-    pub(super) fn is_next(&self, job: JobId, at: Instant) -> bool {
+    /// Whether the next room is for this job, of which somebody has waited since `begin`: nobody waits for long for those
+    /// that are not there.
+    pub(super) fn is_next(&self, job: JobId, begin: Instant, at: Instant) -> bool {
         let stands = self.stands();
-        let first = stands.jobs.iter().filter(|(_, stand)| stand.counts(at)).min_by(|one, other| {
+        let awaited = at < begin + BACK;
+        let counts = |(_, stand): &(&JobId, &Stand)| stand.writers > 0 || (awaited && stand.counts(at));
+        let first = stands.jobs.iter().filter(counts).min_by(|one, other| {
             let away = |stand: &Stand| stand.writers == 0;
             one.1.got.total_cmp(&other.1.got).then(away(one.1).cmp(&away(other.1))).then(one.0.cmp(other.0))
         });
@@ -143,7 +146,7 @@ mod tests {
         jobs.iter().for_each(|(job, _)| (0..2).for_each(|_| line.stand(*job)));
         let mut given = vec![0; jobs.len()];
         for _ in 0..pieces {
-            let next: Vec<usize> = (0..jobs.len()).filter(|&at| line.is_next(jobs[at].0, now)).collect();
+            let next: Vec<usize> = (0..jobs.len()).filter(|&at| line.is_next(jobs[at].0, now, now)).collect();
             assert_eq!(next.len(), 1, "there is one next");
             line.got(jobs[next[0]].0, 1000, jobs[next[0]].1, now);
             given[next[0]] += 1;
@@ -171,16 +174,16 @@ mod tests {
         (0..1000).for_each(|_| line.got(old, 10, 0.5, begin));
         line.stand(new);
         for _ in 0..10 {
-            let next = if line.is_next(old, begin) { old } else { new };
+            let next = if line.is_next(old, begin, begin) { old } else { new };
             line.got(next, 10, 0.5, begin);
         }
         line.got(old, 10, 0.5, begin);
         line.leave(new, begin);
-        assert!(!line.is_next(old, begin), "the other may come back, and has got less");
+        assert!(!line.is_next(old, begin, begin), "the other may come back, and has got less");
         let later = begin + BACK;
-        assert!(line.is_next(old, later) && !line.is_expecting(later));
+        assert!(line.is_next(old, later, later) && !line.is_expecting(later));
         line.leave(old, later);
-        assert!(line.writers().is_empty() && line.is_next(new, later));
+        assert!(line.writers().is_empty() && line.is_next(new, later, later));
     }
 
     /// Every job has one writer, which comes back when it was served, `away` later; whoever is next meanwhile is served.
@@ -195,7 +198,7 @@ mod tests {
                     line.stand(jobs[at].0);
                 }
             }
-            match (0..2).find(|&at| due[at].is_none() && line.is_next(jobs[at].0, now)) {
+            match (0..2).find(|&at| due[at].is_none() && line.is_next(jobs[at].0, now, now)) {
                 Some(at) => {
                     line.got(jobs[at].0, 1000, jobs[at].1, now);
                     line.leave(jobs[at].0, now);
@@ -218,15 +221,15 @@ mod tests {
             line.got(job, 1000, share, now);
         }
         line.leave(JobId(1), now);
-        assert!(!line.is_next(JobId(2), now));
+        assert!(!line.is_next(JobId(2), now, now));
         // Alone it gets all there is.
         let later = now + BACK;
         for _ in 0..10 {
-            assert!(line.is_next(JobId(2), later));
+            assert!(line.is_next(JobId(2), later, later));
             line.got(JobId(2), 1000, 0.25, later);
         }
         line.stand(JobId(1));
-        assert!(line.is_next(JobId(1), later), "it has missed nothing");
+        assert!(line.is_next(JobId(1), later, later), "it has missed nothing");
     }
 
     #[test]
@@ -235,16 +238,31 @@ mod tests {
         let (one, other) = (JobId(1), JobId(2));
         [one, other].into_iter().for_each(|job| line.stand(job));
         line.got(one, 1000, 0.5, now);
-        assert!(line.is_next(other, now));
+        assert!(line.is_next(other, now, now));
         line.gave_back(one, 1000, 0.5);
-        assert!(line.is_next(one, now));
+        assert!(line.is_next(one, now, now));
         line.got(one, 1000, 0.5, now);
         line.got(other, 1000, 0.5, now);
         line.got(one, 1000, 0.5, now);
         line.gave_back(one, 1 << 30, 0.5);
-        assert!(line.is_next(one, now));
+        assert!(line.is_next(one, now, now));
         line.got(one, 1000, 0.5, now);
-        assert!(line.is_next(other, now), "nobody gets more back than it was ahead");
+        assert!(line.is_next(other, now, now), "nobody gets more back than it was ahead");
+    }
+
+    #[test]
+    fn who_comes_for_little_now_and_then_holds_nobody_back_for_long() {
+        let (line, begin) = (Line::default(), Instant::now());
+        let (busy, slow) = (JobId(1), JobId(2));
+        line.stand(busy);
+        line.got(busy, 1 << 20, 0.5, begin);
+        for now in (0..5).map(|step| begin + BACK * 9 / 10 * step) {
+            line.stand(slow);
+            line.got(slow, 4096, 0.5, now);
+            line.leave(slow, now);
+            assert!(!line.is_next(busy, now, now), "who has just come waits for those who may come back");
+            assert!(line.is_next(busy, now - BACK, now), "who has waited does not");
+        }
     }
 
     #[test]

@@ -84,6 +84,8 @@ pub(crate) struct Engine {
     indexed: AtomicU64,
     written: AtomicU64,
     freed: AtomicU64,
+    /// Since when writers have waited for room and nobody has got any.
+    stuck: Mutex<Option<Instant>>,
     /// Whether this is the last drain of this buffer.
     last: AtomicBool,
     /// What could not be kept.
@@ -121,8 +123,8 @@ impl Engine {
         let most = settings.alpha.most(&alpha) as usize;
         let count = servers.len();
         let workers = crew(targets.len(), most, count);
-        let Draining { choice, quantum, .. } = settings;
-        let places = Places::new(Terms { server, servers, alpha, choice, quantum });
+        let (choice, quantum, lease) = (settings.choice, settings.quantum, settings.lease());
+        let places = Places::new(Terms { server, servers, alpha, choice, quantum, lease });
         let gauges = targets.iter().map(|_| Gauge::new(now)).collect();
         let mut board = Board::new(settings.order, settings.write, places, gauges);
         // Targets are not to wait until everything is made behind.
@@ -150,6 +152,7 @@ impl Engine {
             indexed: AtomicU64::new(0),
             written: AtomicU64::new(0),
             freed: AtomicU64::new(0),
+            stuck: Mutex::default(),
             last: AtomicBool::new(false),
             losses: Mutex::default(),
             // What an earlier life of the server did not bring behind is found by looking at everything.

@@ -22,6 +22,17 @@ pub(super) struct Terms {
     pub(super) alpha: Vec<u32>,
     pub(super) choice: Choice,
     pub(super) quantum: Option<Bytes>,
+    /// A server that says nothing for so long has no places.
+    pub(super) lease: Tick,
+}
+
+#[cfg(test)]
+impl Terms {
+    /// Usual ones of the first of these servers.
+    pub(super) fn usual(servers: Vec<ServerId>, alpha: Vec<u32>) -> Terms {
+        let (choice, lease) = (Choice::Sjf, Rules::default().lease);
+        Terms { server: servers[0], servers, alpha, choice, quantum: None, lease }
+    }
 }
 
 /// What this server may write where. Alone it asks an arbiter of its own, and may fill all places.
@@ -62,7 +73,7 @@ impl Places {
         let until = terms.quantum.map_or(Until::All, Until::Quantum);
         let (choice, alpha) = (terms.choice, terms.alpha.clone());
         let per_server = u32::try_from(alpha.len()).unwrap_or(u32::MAX).max(1);
-        let court = Court::new(Rules { per_server, until, choice, ..Rules::default() });
+        let court = Court::new(Rules { per_server, until, choice, lease: terms.lease, ..Rules::default() });
         let mut places = Places {
             terms,
             court,
@@ -156,12 +167,13 @@ impl Places {
         match theirs.is_empty() {
             true => drop(self.wants.remove(&job)),
             false => {
-                let arbiters: BTreeSet<ServerId> =
-                    theirs.iter().map(|(target, _)| self.arbiter(*target)).collect();
-                if self.wants.insert(job, (priority, theirs)).is_none() {
-                    self.asks.extend(arbiters);
-                    self.news = true;
-                }
+                let known = self.wants.get(&job).map_or(&[][..], |(_, known)| known);
+                let is_new = |target: TargetId| !known.iter().any(|(known, _)| *known == target);
+                let new = theirs.iter().filter(|(target, _)| is_new(*target));
+                let arbiters: BTreeSet<ServerId> = new.map(|(target, _)| self.arbiter(*target)).collect();
+                self.news |= !arbiters.is_empty();
+                self.asks.extend(arbiters);
+                self.wants.insert(job, (priority, theirs));
             }
         }
         let given = self.court.request(now, self.terms.server, (job, priority, fill), &own);
@@ -310,9 +322,15 @@ impl Places {
 
     /// Another server does not answer: what it gave counts no more, and others give out its targets.
     pub(super) fn miss(&mut self, server: ServerId) {
-        self.away.insert(server);
+        if !self.away.insert(server) {
+            return;
+        }
         self.heard.remove(&server);
         self.held.retain(|_, place| place.by != server);
+        let wanted = self.wants.values().flat_map(|(_, left)| left);
+        let arbiters: BTreeSet<ServerId> = wanted.map(|(target, _)| self.arbiter(*target)).collect();
+        self.asks.extend(arbiters.into_iter().filter(|arbiter| *arbiter != self.terms.server));
+        self.news = true;
     }
 }
 
@@ -321,15 +339,8 @@ mod tests {
     use super::*;
 
     fn places(servers: &[u16], alpha: u32, quantum: Option<u64>) -> Places {
-        let (quantum, servers) =
-            (quantum.map(Bytes), servers.iter().copied().map(ServerId).collect::<Vec<_>>());
-        Places::new(Terms {
-            server: servers[0],
-            servers,
-            alpha: vec![alpha; 2],
-            choice: Choice::Sjf,
-            quantum,
-        })
+        let servers = servers.iter().copied().map(ServerId).collect();
+        Places::new(Terms { quantum: quantum.map(Bytes), ..Terms::usual(servers, vec![alpha; 2]) })
     }
 
     #[test]
@@ -424,6 +435,23 @@ mod tests {
         assert!(waits.news && waits.words_for(first).1);
         speak(Tick(3), &mut waits, &mut gives);
         assert_eq!(waits.granted(), [(JobId(2), target)]);
+    }
+
+    #[test]
+    fn what_is_new_for_a_target_is_said_at_once_also_by_a_job_that_is_known() {
+        // Of the first eight targets some are the other's to give.
+        let mut places = Places::new(Terms { alpha: vec![1; 8], ..places(&[1, 2], 1, None).terms });
+        let theirs: Vec<TargetId> = places.given_by(ServerId(2)).collect();
+        let (first, second) = (theirs[0], theirs[1]);
+        let mut told = |left: &[(TargetId, Bytes)]| {
+            places.tell(Tick(0), JobId(1), (0, 0), left);
+            places.words_for(ServerId(2)).1
+        };
+        assert!(told(&[(first, Bytes(9))]));
+        assert!(!told(&[(first, Bytes(7))]), "how much is left is said with the next beat");
+        assert!(told(&[(first, Bytes(7)), (second, Bytes(3))]));
+        assert!(!told(&[(second, Bytes(3))]));
+        assert!(told(&[(first, Bytes(1)), (second, Bytes(3))]), "it had nothing for it any more");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::Engine;
 use crate::service::Service;
 use forebay_model::{Error, ErrorKind, JobId, Result};
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::futures::Notified;
@@ -19,8 +20,6 @@ struct Room<'a> {
     engine: &'a Engine,
     job: JobId,
     begin: Instant,
-    freed: u64,
-    since: Instant,
     /// Up to when it is counted how long it has waited, once it has.
     noted: Option<Instant>,
 }
@@ -29,8 +28,7 @@ impl<'a> Room<'a> {
     fn wanted(engine: &'a Engine, job: JobId) -> Room<'a> {
         engine.line.stand(job);
         engine.rooms.fetch_add(1, Ordering::Relaxed);
-        let now = Instant::now();
-        Room { engine, job, begin: now, freed: engine.freed.load(Ordering::Relaxed), since: now, noted: None }
+        Room { engine, job, begin: Instant::now(), noted: None }
     }
 
     /// Whether it is this writer's job that is due what room there is.
@@ -39,7 +37,7 @@ impl<'a> Room<'a> {
             let share = service.due_among(job, &self.engine.line.all());
             self.engine.line.gave_back(job, bytes, share);
         }
-        service.has_much_room() || self.engine.line.is_next(self.job, Instant::now())
+        service.has_much_room() || self.engine.line.is_next(self.job, self.begin, Instant::now())
     }
 
     /// It has waited on.
@@ -55,12 +53,13 @@ impl<'a> Room<'a> {
     fn got(&self, service: &Service, bytes: u32) {
         let share = service.due_among(self.job, &self.engine.line.all());
         self.engine.line.got(self.job, bytes, share, Instant::now());
+        self.engine.goes_on();
         // It is somebody else's turn.
         self.engine.room.notify_waiters();
     }
 
-    /// Waits for a moment in which there may be room. Fails when it has waited for too long: with *busy* if the drain goes
-    /// on, and with what was said of the full buffer if it does not.
+    /// Waits for a moment in which there may be room. Fails when it has waited for too long: with what was said of the full
+    /// buffer if nobody has got anything for as long as patience lasts, whoever waited meanwhile, and else with *busy*.
     async fn wait(&mut self, news: Notified<'_>, full: &Error) -> Result<()> {
         if self.noted.is_none() {
             if self.engine.waits.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -71,24 +70,36 @@ impl<'a> Room<'a> {
             self.engine.bell.notify_one();
             self.noted = Some(self.begin);
         }
-        // Whoever is told to come again asks again: then the drain has had its time.
         let _ = tokio::time::timeout(GLANCE, news).await;
         self.note();
-        let freed = self.engine.freed.load(Ordering::Relaxed);
-        if freed != self.freed {
-            (self.freed, self.since) = (freed, Instant::now());
-        }
-        if self.since.elapsed() > self.engine.settings.patience {
-            return Err(match self.engine.trouble() {
+        match verdict(self.engine.stuck_for(), self.begin.elapsed(), self.engine.settings.patience) {
+            None => Ok(()),
+            Some(Verdict::Full) => Err(match self.engine.trouble() {
                 Some(why) => full.clone().within(format!("the back end takes nothing ({why})")),
                 None => full.clone(),
-            });
+            }),
+            Some(Verdict::Again) => {
+                Err(Error::new(ErrorKind::Busy, "the buffer is full, and the drain makes room: come again"))
+            }
         }
-        if self.begin.elapsed() > LONGEST {
-            let text = "the buffer is full, and the drain makes room: come again";
-            return Err(Error::new(ErrorKind::Busy, text));
-        }
-        Ok(())
+    }
+}
+
+/// What a writer is told that has waited for too long.
+#[derive(PartialEq, Eq, Debug)]
+enum Verdict {
+    /// There is no room, and there will be none.
+    Full,
+    /// To come again.
+    Again,
+}
+
+/// Nobody has got room for as long as `stuck`, of which this writer has waited a part. Others before it may have been told
+/// to come again.
+fn verdict(stuck: Duration, waited: Duration, patience: Duration) -> Option<Verdict> {
+    match stuck > patience && waited > patience.min(LONGEST) {
+        true => Some(Verdict::Full),
+        false => (waited > LONGEST).then_some(Verdict::Again),
     }
 }
 
@@ -163,8 +174,44 @@ impl Engine {
         self.rooms.load(Ordering::Relaxed) == 0
     }
 
+    /// Writers have got room, or soon will.
+    pub(super) fn goes_on(&self) {
+        *self.stuck.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// How long writers have waited for room, and nobody has got any.
+    fn stuck_for(&self) -> Duration {
+        let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+        stuck.get_or_insert_with(Instant::now).elapsed()
+    }
+
     /// How often writers waited for room, and for how many nanoseconds altogether.
     pub(crate) fn waits(&self) -> (u64, u64) {
         (self.waits.load(Ordering::Relaxed), self.waited.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_in_vain_is_told_in_the_end_however_often_he_came_again() {
+        let (usual, short) = (45, 1);
+        let cases = [
+            (usual, 20, 20, None),
+            (usual, 26, 26, Some(Verdict::Again)),
+            (usual, 46, 20, None),
+            (usual, 52, 26, Some(Verdict::Full)),
+            (usual, 2, 26, Some(Verdict::Again)),
+            (short, 1, 1, None),
+            (short, 2, 2, Some(Verdict::Full)),
+            (short, 60, 1, None),
+            (short, 0, 26, Some(Verdict::Again)),
+        ];
+        for (patience, stuck, waited, told) in cases {
+            let [patience, stuck, waited] = [patience, stuck, waited].map(Duration::from_secs);
+            assert_eq!(verdict(stuck, waited, patience), told, "{patience:?} {stuck:?} {waited:?}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::service::Service;
 use crate::union::Union;
 use forebay_model::{FileId, FileKind, Identity, Result, Stamp};
 use forebay_policy::Tick;
-use forebay_store::MAX_LISTED;
+use forebay_store::{Backlog, MAX_LISTED};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -128,12 +128,12 @@ impl Engine {
             let last = self.last.load(Ordering::Relaxed);
             let Ok(needed) = service.needs(union, file, last) else { continue };
             let Some(need) = needed else { continue };
-            let bytes: u64 = service.store.data().dirty(file).iter().map(|piece| piece.span.len()).sum();
+            let backlog = service.store.data().backlog(file).ok().flatten();
             let (mut board, now) = (self.board(), Instant::now());
             board.failures.try_anew(now, file);
             board.choose(now, file);
             // What is written and not settled is still here, and nobody waits for its being written.
-            let bytes = bytes.saturating_sub(board.under_way(file));
+            let bytes = backlog.map_or(0, |backlog| backlog.bytes).saturating_sub(board.under_way(file));
             if let Some(ticket) = board.tickets.get_mut(&id) {
                 ticket.files += 1;
                 ticket.bytes += bytes;
@@ -170,7 +170,9 @@ impl Engine {
             self.notes().sweep = Some(walk);
         }
         for file in due {
-            if data.dirty(file).is_empty() && matches!(service.needs(union, file, false), Ok(Some(_))) {
+            if data.backlog(file).is_ok_and(|backlog| backlog.is_none())
+                && matches!(service.needs(union, file, false), Ok(Some(_)))
+            {
                 self.board().choose(now, file);
             }
         }
@@ -208,12 +210,12 @@ impl Engine {
         let data = service.store.data();
         let mut files: Vec<(Stamp, u64, FileId)> = Vec::new();
         for file in data.files() {
-            let dirty = data.dirty(file);
-            let Some(oldest) = dirty.iter().map(|piece| piece.stamp).min().filter(|oldest| *oldest <= before)
-            else {
-                continue;
-            };
-            files.push((oldest, dirty.iter().map(|piece| piece.span.len()).sum(), file));
+            // What cannot be heard now leaves later.
+            if let Ok(Some(Backlog { bytes, oldest })) = data.backlog(file)
+                && oldest <= before
+            {
+                files.push((oldest, bytes, file));
+            }
         }
         files.sort_unstable();
         let (now, mut chosen) = (Instant::now(), 0);

@@ -3,6 +3,7 @@
 use super::alpha::Alpha;
 use crate::human;
 use forebay_model::{Bytes, Error, ErrorKind, Result, Stamp};
+use forebay_policy::Tick;
 use forebay_policy::arbiter::Choice;
 use forebay_policy::drain::Order;
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,10 @@ pub struct Draining {
     /// A writer that meets a full buffer waits as long as the drain frees something within this time.
     #[serde(with = "human::time")]
     pub patience: Duration,
+    /// Between two statements to whoever gives out a target, at most: whatever is new is said at once, so this is for what
+    /// was lost, and for how much is left. Whoever says nothing for forty of them has no places any more.
+    #[serde(with = "human::time")]
+    pub beat: Duration,
 }
 
 impl Default for Draining {
@@ -66,6 +71,7 @@ impl Default for Draining {
             hours: None,
             topology: None,
             patience: Duration::from_secs(45),
+            beat: Duration::from_millis(250),
         }
     }
 }
@@ -74,6 +80,11 @@ impl Draining {
     /// Whether this is an hour in which data leaves by itself.
     pub(super) fn may_leave(&self, now: Stamp) -> bool {
         self.hours.is_none_or(|hours| hours.contain(now.0 / 1_000_000_000))
+    }
+
+    /// A server that says nothing for so long has no places.
+    pub(super) fn lease(&self) -> Tick {
+        Tick(u64::try_from(self.beat.saturating_mul(40).as_nanos()).unwrap_or(u64::MAX))
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -86,6 +97,9 @@ impl Draining {
             Draining { alpha: Alpha::Fixed(0), .. } => invalid("drain.alpha is 0: nobody could ever write"),
             Draining { quantum: Some(Bytes(0)), .. } => invalid("drain.quantum is 0: leave it away"),
             Draining { rate: Some(Bytes(0)), .. } => invalid("drain.rate is 0: leave it away"),
+            Draining { beat, .. } if *beat < Duration::from_millis(10) => {
+                invalid("drain.beat is less than 10ms: servers would do nothing but talk")
+            }
             _ => Ok(()),
         }
     }
@@ -185,6 +199,7 @@ mod tests {
             ("write = 1", "write"),
             ("alpha = 0", "alpha"),
             ("rate = 0", "rate"),
+            ("beat = '1ms'", "beat"),
         ] {
             let draining: Draining = toml::from_str(bad).unwrap();
             assert!(draining.check().unwrap_err().to_string().contains(says), "{bad}");

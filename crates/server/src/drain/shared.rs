@@ -257,9 +257,12 @@ impl Service {
         let (data, now) = (self.store.data(), Instant::now());
         let left = files.iter().map(|&file| {
             // Whoever asks again wants to know whether anything is left, and not how much.
-            let bytes = match before < Stamp(u64::MAX) {
-                true => u64::from(data.is_dirty(file, before)),
-                false => data.dirty(file).iter().map(|piece| piece.span.len()).sum(),
+            let bytes = match data.backlog(file) {
+                Ok(None) => 0,
+                Ok(Some(backlog)) if before == Stamp(u64::MAX) => backlog.bytes,
+                Ok(Some(backlog)) => u64::from(backlog.oldest <= before),
+                // What cannot be heard now is not drained either.
+                Err(_) => 1,
             };
             let Some(engine) = &self.drain else { return Left { bytes, tries: u32::MAX } };
             let mut board = engine.board();

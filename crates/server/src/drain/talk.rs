@@ -12,9 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// Between two statements, at most: whatever is new is said at once, so this is for what was lost, and for how much is left.
-const BEAT: Duration = Duration::from_millis(250);
-/// The same while it is found out how many writers a target likes.
+/// Between two statements, at most, while it is found out how many writers a target likes.
 const QUICK: Duration = Duration::from_millis(50);
 /// Others give out the targets of a server that does not answer for so long.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -26,9 +24,12 @@ pub(crate) async fn converse(service: Arc<Service>, server: ServerId) {
     let Some(engine) = &service.drain else { return };
     let mut stopping = service.stopping();
     let (mut silent, mut last): (Option<Instant>, Instant) = (None, Instant::now());
-    let beat = if engine.board().learner.is_some() { QUICK } else { BEAT };
+    // It was given something, and could not be told.
+    let mut owes = false;
+    let beat = engine.settings.beat;
+    let beat = if engine.board().learner.is_some() { QUICK.min(beat) } else { beat };
     loop {
-        let pause = if silent.is_some() { AGAIN } else { beat };
+        let pause = if silent.is_some() || owes { AGAIN.min(beat) } else { beat };
         let woken = engine.talk.notified();
         let waits = silent.is_some() || !engine.board().places.has_word_for(server);
         tokio::select! {
@@ -48,8 +49,12 @@ pub(crate) async fn converse(service: Arc<Service>, server: ServerId) {
             (poke, board.places.statement(server), board.written_at(server))
         };
         last = Instant::now();
-        if poke && let Err(error) = service.ask(server, PeerRequest::Granted).await {
-            tracing::debug!(%server, %error, "a server will hear later that it may write");
+        if poke || owes {
+            let told = service.ask(server, PeerRequest::Granted).await;
+            owes = told.is_err();
+            if let Err(error) = told {
+                tracing::debug!(%server, %error, "a server will hear later that it may write");
+            }
         }
         let Some((heard, fill, wanted)) = statement else { continue };
         match service.ask(server, PeerRequest::Arbitrate { heard, fill, wanted, written }).await {

@@ -362,6 +362,7 @@ impl Engine {
     fn made_room(&self, freed: u64) {
         if freed > 0 {
             self.freed.fetch_add(freed, Ordering::Relaxed);
+            self.goes_on();
             self.room.notify_waiters();
         }
     }
@@ -390,15 +391,14 @@ impl Engine {
         if let Err(error) = service.store.data().settle(file) {
             tracing::warn!(%file, %error, "a drained file could not be settled; the next start will do it");
         }
-        let dirty = service.store.data().dirty(file);
-        let oldest = dirty.iter().map(|piece| piece.stamp).min();
+        let backlog = service.store.data().backlog(file);
         let made = shared || service.is_made(union, file);
         self.tell(|board| {
             board.finished(file);
-            board.touch_dirs(&extras.dirs);
             for ticket in board.tickets.values_mut() {
-                let is_old = oldest.is_none_or(|oldest| oldest > ticket.begun);
-                if made && is_old && (!shared || ticket.is_out(file)) {
+                let is_out =
+                    matches!(backlog, Ok(left) if left.is_none_or(|left| left.oldest > ticket.begun));
+                if made && is_out && (!shared || ticket.is_out(file)) {
                     ticket.gone(file);
                 }
             }

@@ -24,7 +24,7 @@ pub(crate) const SET_ID: u16 = 0o6000;
 impl Service {
     pub(super) fn open(&self, caller: &Caller, file: FileId, access: Access, truncate: bool) -> Handled {
         self.reach(caller, file)?;
-        self.refresh(file)?;
+        self.refresh_in(file, caller.helps.order())?;
         let hold = Arc::new(self.opens.hold(file)?);
         let inode = self.store.names().check_open(&caller.who, file, access).map_err(vanished)?;
         note_set_id(&hold, &inode);
@@ -44,7 +44,7 @@ impl Service {
         self.opens.check_room()?;
         caller.session.check_room()?;
         for _ in 0..TRIES {
-            self.meet(dir, name)?;
+            self.meet_in(dir, name, caller.helps.order())?;
             let (layout, lives) = self.new_layout(caller, (dir, name))?;
             let made =
                 self.store.names().create_file(&caller.who, dir, name, mode, layout, lives, self.now());
@@ -191,6 +191,7 @@ impl Service {
         }
         // One that was lost with an earlier life of the server or session is closed as well as one can be.
         drop(caller.session.remove(token));
+        self.grace.heard_of(token);
         Ok(Reply::Done)
     }
 
@@ -248,6 +249,7 @@ impl Service {
         };
         note_set_id(&hold, &inode.map_err(vanished)?);
         caller.session.insert(*token, hold.clone())?;
+        self.grace.heard_of(token);
         Ok(hold)
     }
 }

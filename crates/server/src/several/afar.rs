@@ -25,6 +25,7 @@ const ORDERS: usize = 64;
 /// What is to be done about files whose bytes others hold too.
 pub(crate) struct Afar {
     orders: Vec<tokio::sync::Mutex<()>>,
+    ends: Vec<tokio::sync::Mutex<()>>,
     /// Held while what an inode says of a file's length is changed; how often somebody was let write since.
     noting: Vec<Mutex<u64>>,
     chores: Mutex<Chores>,
@@ -48,6 +49,7 @@ impl Default for Afar {
     fn default() -> Afar {
         Afar {
             orders: (0..ORDERS).map(|_| tokio::sync::Mutex::default()).collect(),
+            ends: (0..ORDERS).map(|_| tokio::sync::Mutex::default()).collect(),
             noting: (0..ORDERS).map(|_| Mutex::default()).collect(),
             chores: Mutex::default(),
             wake: Notify::new(),
@@ -59,6 +61,12 @@ impl Afar {
     /// What puts the changes of a file in order.
     pub(crate) fn order(&self, file: FileId) -> &tokio::sync::Mutex<()> {
         &self.orders[(file.0 % ORDERS as u64) as usize]
+    }
+
+    /// Who moves a file's end on purpose has it to itself, also while it waits for room; taken before the order, which
+    /// those need who make room.
+    pub(super) fn end(&self, file: FileId) -> &tokio::sync::Mutex<()> {
+        &self.ends[(file.0 % ORDERS as u64) as usize]
     }
 
     pub(super) fn noting(&self, file: FileId) -> MutexGuard<'_, u64> {
@@ -146,14 +154,18 @@ impl Service {
             return Err(stale(format!("the token for file {file} was not made by this service")));
         }
         let of_earlier_life = token.serial < self.began.0 && self.grace.lasts();
-        if !of_earlier_life && !self.sessions.knows(token) {
+        let is_known = self.sessions.knows(token);
+        if !of_earlier_life && !is_known {
             return Err(stale(format!("file {file} is not open any more: open it again")));
         }
-        let _hold = self.opens.hold(file)?;
+        let hold = self.opens.hold(file)?;
         let inode = self.store.names().inode(file)?;
         let lost_below = self.lost_below(file, from)?;
         if token.access.write {
             self.let_write(file)?;
+        }
+        if !is_known {
+            self.grace.vouched(token, hold);
         }
         Ok(Vouched { lost_below, set_id: inode.mode & SET_ID != 0, stripes: self.stripes(file)? })
     }
@@ -221,11 +233,12 @@ impl Service {
     /// Has the authority of a file vouch for a token, and takes it into the caller's session.
     pub(crate) async fn have_vouched(&self, caller: &Caller, token: &Token) -> Result<()> {
         let authority = self.members.members().authority(token.file);
+        // Held before it is asked: the authority does not take for closed what it has just vouched for.
+        let hold = Arc::new(self.opens.hold(token.file)?);
         let vouched = match self.ask(authority, PeerRequest::Vouch { token: *token }).await? {
             PeerReply::Vouched(vouched) => vouched,
             other => return Err(nonsense(&other)),
         };
-        let hold = Arc::new(self.opens.hold(token.file)?);
         if vouched.lost_below > 0 {
             self.store.data().lose(token.file, vouched.lost_below)?;
         }
@@ -274,15 +287,9 @@ impl Service {
         Ok(())
     }
 
-    /// Notes the length of a file that nobody has open any more.
+    /// Notes the length of a file that nobody has open any more. Whoever opened it in an earlier life of this server, and
+    /// is not known here yet, has to be vouched for again wherever he writes to it: then it is not settled any more.
     pub(crate) async fn settle(self: &Arc<Service>, file: FileId) -> Result<()> {
-        // Whoever opened it in an earlier life of this server may write to it, and nobody here knows him yet.
-        if self.grace.lasts() && file < self.store.names().first_id() {
-            return Err(Error::new(
-                ErrorKind::Busy,
-                format!("file {file} may still be open: it is settled later"),
-            ));
-        }
         let _order = self.afar.order(file).lock().await;
         let inode = match self.store.names().inode(file) {
             Ok(inode) => inode,

@@ -5,7 +5,7 @@
 use super::afar::is_afar;
 use crate::service::Service;
 use forebay_model::{Error, ErrorKind, FileId, Result};
-use forebay_store::{Batch, Body, Extent};
+use forebay_store::{Batch, Body, Extent, changed_here_too};
 use forebay_wire::{Held, PeerRequest};
 use tokio::sync::MutexGuard;
 use tokio::time::timeout;
@@ -29,7 +29,7 @@ impl Service {
         tokio::task::block_in_place(|| {
             let holds = self.holds_some(file)?;
             if holds && !self.store.data().is_as_behind(file)? {
-                return Err(changed_here(file));
+                return Err(changed_here_too(file));
             }
             // From now on there are others who hold bytes of it, also if there were none before.
             let (before, writers) = self.unsettle(file)?;
@@ -48,7 +48,7 @@ impl Service {
         let data = self.store.data();
         match size {
             None if data.is_as_behind(file)? => Ok(()),
-            None => Err(changed_here(file)),
+            None => Err(changed_here_too(file)),
             Some(size) => data.found_anew(file, size, Batch::default()),
         }
     }
@@ -110,11 +110,4 @@ impl Service {
         let touched = held.touched.max(extent.touched);
         Ok(Held { size: held.size.max(extent.least), touched, buffered: held.buffered })
     }
-}
-
-/// It was changed here, too: there is no one state of it that all could take.
-fn changed_here(file: FileId) -> Error {
-    let text =
-        format!("file {file} was changed behind while it was changed here too: copy what you need of both");
-    Error::new(ErrorKind::Stale, text)
 }

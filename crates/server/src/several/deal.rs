@@ -38,7 +38,7 @@ pub(crate) struct Aids<'a> {
     deadline: Instant,
     pauses: u32,
     withdrawals: Vec<Withdrawal>,
-    order: Option<MutexGuard<'a, ()>>,
+    order: Option<[MutexGuard<'a, ()>; 2]>,
     /// A change of a file's bytes that others have prepared.
     reshaped: Option<(FileId, Stamp)>,
 }
@@ -174,7 +174,8 @@ impl Service {
             },
             Stop::Vouch(token) => self.have_vouched(caller, &token).await?,
             Stop::Order(file) => {
-                aids.order = Some(self.afar.order(file).lock().await);
+                let end = self.afar.end(file).lock().await;
+                aids.order = Some([end, self.afar.order(file).lock().await]);
                 caller.helps.ordered = true;
             }
             Stop::Reshape(file, change) => {

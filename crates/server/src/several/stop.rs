@@ -1,5 +1,6 @@
 //! Why a request could not be served at once.
 
+use crate::union::Order;
 use forebay_model::{Error, FileId, Reshape};
 use forebay_store::{Obstacle, Opening, Share, Stopped};
 use forebay_wire::{Held, Reply, Token};
@@ -43,6 +44,13 @@ pub(crate) struct Helps {
     pub(crate) set_id: bool,
     /// Nobody else changes the order of this file's bytes.
     pub(crate) ordered: bool,
+}
+
+impl Helps {
+    /// Whether whoever is helped keeps the order of the file that it is about.
+    pub(crate) fn order(&self) -> Order {
+        if self.ordered { Order::Kept } else { Order::Free }
+    }
 }
 
 impl From<Error> for Stop {

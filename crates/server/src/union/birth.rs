@@ -121,16 +121,17 @@ impl Service {
             union.claim(dir)?;
             dirs.push(dir);
         }
-        match self.create_behind(union, file, inode, wish, path) {
+        let made = match self.create_behind(union, file, inode, wish, path) {
             // A directory that nobody may write to is one that its owner may, until everything is in it.
             Err(error) if error.kind() == ErrorKind::AccessDenied && dir != FileId::ROOT => {
                 let above = self.store.names().inode(dir)?;
                 let (owner, mode) = ((above.uid, above.gid), above.mode | 0o700);
                 union.ask(|backend| backend.set_attr(&path[..path.len() - 1], owner, mode, above.mtime))?;
-                self.create_behind(union, file, inode, wish, path)?;
+                self.create_behind(union, file, inode, wish, path)
             }
-            made => made?,
-        }
+            made => made,
+        };
+        made.or_else(|error| self.not_made(union, file, error))?;
         let found = union.ask(|backend| backend.find(path))?.ok_or_else(|| gone_behind(file))?;
         self.note_behind(union, file, (dir, name), &found)?;
         if union.lasting {
@@ -139,6 +140,18 @@ impl Service {
         }
         born.is_new = true;
         Ok(born)
+    }
+
+    /// Something could not be made. If that is because somebody else has just made it, nothing is there that was begun
+    /// here, and his is never to be taken for that.
+    fn not_made(&self, union: &Union, file: FileId, error: Error) -> Result<()> {
+        if error.kind() == ErrorKind::Exists {
+            let mut batch = Batch::default();
+            Union::end_claim(file, &mut batch);
+            union.kv.commit(batch)?;
+            union.unclaim(file);
+        }
+        Err(error)
     }
 
     fn create_behind(
@@ -247,7 +260,7 @@ impl Service {
             dirs => self.names_in_all(dirs, file)?,
         };
         for (dir, name) in &names {
-            if let Some((path, _)) = self.begun(union, (file, inode.kind()), Spot { dir: *dir, name })? {
+            if let Some((path, _)) = self.begun(union, file, Spot { dir: *dir, name })? {
                 union.ask(|backend| backend.unlink(&path))?;
             }
         }
@@ -259,7 +272,7 @@ impl Service {
     pub(super) fn begun(
         &self,
         union: &Union,
-        (file, kind): (FileId, FileKind),
+        file: FileId,
         spot: Spot<'_>,
     ) -> Result<Option<(Vec<Name>, Found)>> {
         if union.claimed(file).is_none() || union.record(file)?.is_some() {
@@ -267,8 +280,9 @@ impl Service {
         }
         let Some(mut path) = union.path(spot.dir)? else { return Ok(None) };
         path.push(spot.name.clone());
+        let inode = self.store.names().inode(file)?;
         let found = union.ask(|backend| backend.find(&path))?;
-        Ok(found.filter(|found| found.kind == kind && is_fresh(found)).map(|found| (path, found)))
+        Ok(found.filter(|found| is_fresh(found, &inode)).map(|found| (path, found)))
     }
 
     /// Where something is here, for people, and whose it is.
@@ -333,15 +347,16 @@ fn shown(path: &[Name]) -> String {
 }
 
 /// Whether something is as it is made, with nothing in it.
-fn is_fresh(found: &Found) -> bool {
-    match found.kind {
-        FileKind::File => found.version.size == 0,
-        FileKind::Symlink | FileKind::Directory => true,
-        FileKind::Special(_) => false,
+fn is_fresh(found: &Found, inode: &Inode) -> bool {
+    match (&inode.body, found.kind) {
+        (Body::File { .. }, FileKind::File) => found.version.size == 0,
+        (Body::Symlink { target }, FileKind::Symlink) => found.target == *target,
+        (Body::Directory { .. }, FileKind::Directory) => true,
+        _ => false,
     }
 }
 
-fn taken_behind(path: &[Name]) -> Error {
+pub(super) fn taken_behind(path: &[Name]) -> Error {
     let text = format!("the back end has another /{} by now: rename one of the two", shown(path));
     Error::new(ErrorKind::Exists, text)
 }

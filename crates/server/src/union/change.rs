@@ -213,7 +213,7 @@ impl Service {
             if leaves.fate != Fate::Named && union.claimed(file).is_some() {
                 Union::end_claim(file, &mut plan.records);
             }
-            return self.plan_unmaking(union, plan, spot, (file, leaves.inode.kind()));
+            return self.plan_unmaking(union, plan, spot, file);
         };
         let Some(path) = union.path(file)? else {
             plan.records.remove(record::key(file));
@@ -254,14 +254,8 @@ impl Service {
     }
 
     /// What was begun to be made behind under a name that it loses goes with the name: otherwise it would come back.
-    fn plan_unmaking(
-        &self,
-        union: &Union,
-        plan: &mut Plan,
-        spot: Spot<'_>,
-        of: (FileId, FileKind),
-    ) -> Result<()> {
-        if let Some((path, found)) = self.begun(union, of, spot)? {
+    fn plan_unmaking(&self, union: &Union, plan: &mut Plan, spot: Spot<'_>, file: FileId) -> Result<()> {
+        if let Some((path, found)) = self.begun(union, file, spot)? {
             let serial = found.version.serial;
             plan.steps.push(match found.kind {
                 FileKind::Directory => Step::RemoveDir { path, serial },
@@ -302,12 +296,12 @@ impl Service {
         // A directory of ours that has come to be behind was met before.
         let is_dir = |(_, kind): (FileId, FileKind)| kind == FileKind::Directory;
         if !is_dir(renamed.source) {
-            self.plan_unmaking(union, &mut plan, from, renamed.source)?;
+            self.plan_unmaking(union, &mut plan, from, renamed.source.0)?;
         }
         let target = match (&renamed.replaced, renamed.target) {
             (None, Some(target)) => {
                 if !is_dir(target) {
-                    self.plan_unmaking(union, &mut plan, to, target)?;
+                    self.plan_unmaking(union, &mut plan, to, target.0)?;
                 }
                 behind(target.0, to)?.map(|(record, path)| (target.0, record, path))
             }

@@ -2,6 +2,7 @@
 //! drained for the last time, because the union knows one name of a file behind, and no attributes.
 
 use super::Union;
+use super::birth::taken_behind;
 use crate::service::Service;
 use forebay_model::{ErrorKind, FileId, FileKind, Identity, Name, Result};
 use forebay_store::Inode;
@@ -27,7 +28,7 @@ impl Service {
         union: &Union,
         file: FileId,
         inode: &Inode,
-        path: &[Name],
+        (path, serial): (&[Name], u64),
         extras: &mut Extras,
     ) -> Result<()> {
         let (names, root) = (self.store.names(), Identity::root());
@@ -48,12 +49,18 @@ impl Service {
             for name in names.names_in(dir, file)? {
                 let mut other = self.dirs_behind(union, dir, &mut extras.dirs)?;
                 other.push(name);
-                if other == path || union.ask(|backend| backend.find(&other))?.is_some() {
+                if other == path {
                     continue;
                 }
+                // It may have been linked before, and nobody was told: then the directory is still to get its time.
                 if dir != FileId::ROOT {
                     union.claim(dir)?;
                     extras.dirs.push(dir);
+                }
+                match union.ask(|backend| backend.find(&other))? {
+                    Some(found) if found.version.serial == serial => continue,
+                    Some(_) => return Err(taken_behind(&other)),
+                    None => {}
                 }
                 let linked = union.ask(|backend| backend.link(path, &other));
                 kept(linked, "hard links could not be kept: the back end does not take them", extras)?;

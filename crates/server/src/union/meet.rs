@@ -17,7 +17,7 @@ const MOST_NAMES: usize = 1 << 22;
 
 /// Whether whoever looks at a file keeps others from changing the order of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub(crate) enum Order {
     Free,
     Kept,
 }
@@ -25,10 +25,14 @@ pub(super) enum Order {
 impl Service {
     /// Makes sure that a name leads to what is behind, if anything is: to be called before the name is used.
     pub(crate) fn meet(&self, dir: FileId, name: &Name) -> Result<()> {
+        self.meet_in(dir, name, Order::Free)
+    }
+
+    pub(crate) fn meet_in(&self, dir: FileId, name: &Name, order: Order) -> Result<()> {
         let Some(union) = &self.union else { return Ok(()) };
         match self.known(dir, name)? {
             Some((file, inode)) => {
-                if self.look_again(union, file, &inode, Order::Free)? {
+                if self.look_again(union, file, &inode, order)? {
                     self.find_new(union, dir, name)?;
                 }
                 self.join(union, file, &inode, (dir, name))
@@ -78,7 +82,7 @@ impl Service {
         self.refresh_in(file, Order::Free)
     }
 
-    pub(super) fn refresh_in(&self, file: FileId, order: Order) -> Result<()> {
+    pub(crate) fn refresh_in(&self, file: FileId, order: Order) -> Result<()> {
         let Some(union) = &self.union else { return Ok(()) };
         // What is above it are directories, but the first is the file itself.
         self.refresh_above_in(file, order)?;

@@ -29,6 +29,7 @@ mod stage;
 
 pub(crate) use change::{Spot, changed_behind};
 pub(crate) use extras::Extras;
+pub(crate) use meet::Order;
 pub(crate) use near::Near;
 pub(crate) use pen::Pen;
 pub(crate) use read::Part;

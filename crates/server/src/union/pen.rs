@@ -168,7 +168,8 @@ impl Service {
                 union.ask(|backend| backend.open(&path)?.sync())?;
             }
             if named && end == (End::Claim { last: true }) {
-                self.add_extras(union, file, inode, &path, &mut extras)?;
+                let place = (path.as_slice(), found.version.serial);
+                self.add_extras(union, file, inode, place, &mut extras)?;
             }
             if named {
                 self.dress(union, (file, inode), &path, shared)?;
@@ -178,6 +179,8 @@ impl Service {
                 End::Claim { .. } => self.see_again(union, file, &record, &path, &zeros),
             }
         });
+        // Whether all of it could be done or not: directories that were claimed for it are to be let go of.
+        self.drain.iter().for_each(|engine| engine.touched(&extras.dirs));
         held.map_err(Error::from)?;
         if end == End::Looks {
             return Ok(extras);
@@ -270,7 +273,7 @@ impl Service {
             (Body::File { extent, .. }, true) => {
                 let settled =
                     *extent == Extent::default() || (!extent.is_open() && extent.elsewhere == Some(0));
-                Ok(settled && self.store.data().dirty(file).is_empty())
+                Ok(settled && self.store.data().backlog(file)?.is_none())
             }
             _ => self.store.data().is_as_behind(file),
         }
@@ -279,7 +282,7 @@ impl Service {
     /// Whether nothing of a file's bytes is only in the buffer of this server.
     pub(super) fn has_no_news_here(&self, file: FileId) -> Result<bool> {
         match self.is_shared(file) {
-            true => Ok(self.store.data().dirty(file).is_empty()),
+            true => Ok(self.store.data().backlog(file)?.is_none()),
             false => self.store.data().is_as_behind(file),
         }
     }

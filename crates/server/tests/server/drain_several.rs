@@ -5,7 +5,7 @@ use crate::drain::{clean, drain, report, until};
 use crate::raw::{Raw, name, pattern};
 use crate::several::Fleet;
 use forebay_backend::{Backend, Dir, Memory};
-use forebay_model::{Change, FileId, Layout, ServerId, Span, Striping};
+use forebay_model::{Bytes, Change, FileId, Layout, ServerId, Span, Striping};
 use forebay_server::{Alpha, Draining, Mode, Routing};
 use forebay_wire::{At, DrainCall, RenameMode, Reply, Request, Token};
 use std::sync::Arc;
@@ -163,6 +163,34 @@ fn no_more_servers_write_to_a_target_than_may() {
     }
 }
 
+/// Servers do not repeat what they have said: whoever waits for a place goes on because it is told that there is one.
+#[test]
+fn who_waits_for_a_target_is_told_when_it_is_free() {
+    let (memory, stripes) = (Memory::default(), 30);
+    let counting = Counting::new(&memory);
+    let (crowd, disk) = (counting.crowd.clone(), counting.disk.clone());
+    let backend: Arc<dyn Backend> = Arc::new(counting);
+    // A place is good for one stripe, and then it is another's.
+    let (quantum, write_at_once) = (Some(Bytes(STRIPE)), Bytes(STRIPE));
+    let (alpha, beat) = (Alpha::Fixed(1), Duration::from_secs(24 * 3600));
+    let fleet =
+        fleet(&backend, Draining { alpha, quantum, beat, write: write_at_once, ..Draining::default() });
+    let mut control = fleet.control(0);
+    let token = control.create(ROOT, "f", 0o644);
+    let bytes = pattern(1, stripes * STRIPE as usize);
+    write(&fleet, token, 0, &bytes);
+    disk.close();
+    report(&mut control, DrainCall::Begin { file: None, order: None, last: false });
+    let wants = |index| fleet.status(index).drain.unwrap().targets[0].queued > 0;
+    until("all have something for the target, and one is at it", || {
+        disk.waiting.load(Ordering::Relaxed) > 0 && (0..3).all(wants)
+    });
+    disk.open();
+    clean(&drain(&mut control, None));
+    assert_eq!(crowd.most.load(Ordering::Relaxed), 1);
+    assert!(memory.bytes(&[name("f")]).unwrap() == bytes);
+}
+
 #[test]
 fn no_more_write_to_a_target_than_may_when_some_write_past_the_buffers() {
     for alpha in [1, 2] {
@@ -312,4 +340,40 @@ fn random_streams_are_buffered_by_each_of_three_servers() {
             assert!(behind[at..at + STRIPE as usize] == pattern(round, STRIPE as usize), "{round} {server}");
         }
     }
+}
+
+#[test]
+fn appends_over_several_servers_wait_for_room_in_full_buffers() {
+    const PIECE: usize = 100_000;
+    let counting = Counting::new(&Memory::default());
+    let disk = counting.disk.clone();
+    let backend: Arc<dyn Backend> = Arc::new(counting);
+    let mut fleet = Fleet::plan(3, |config| {
+        config.backend = Some("dir:/".into());
+        (config.capacity, config.region) = (Bytes::mib(8), Some(Bytes::mib(1)));
+        config.drain = Draining { threshold: 20, ..Draining::default() };
+    });
+    fleet.start_before(&backend);
+    let mut control = fleet.control(0);
+    let striping = Some(Striping { width: 0, stripe: STRIPE });
+    control.call(Request::SetLayout { dir: ROOT, striping }).unwrap();
+    let token = control.create(ROOT, "f", 0o640);
+    let mut data = fleet.data(ServerId(0));
+    let data = &mut data;
+    // Nothing leaves before all that there is room for is there.
+    disk.close();
+    let is_full = |index| {
+        let status = fleet.status(index);
+        status.regions.free == 0 || status.drain.is_some_and(|drain| drain.waiting > 0)
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for piece in 0..400 {
+                let offset = data.write(token, At::End, &pattern(piece, PIECE)).unwrap();
+                assert_eq!(offset, piece * PIECE as u64);
+            }
+        });
+        until("there is always room", || (0..3).any(is_full));
+        disk.open();
+    });
 }

@@ -1,7 +1,7 @@
 //! Changes behind that are done half, done though they were told to have failed, or met half way by somebody else: what
 //! was acknowledged stays, and what is gone does not come back.
 
-use crate::drain::{PATIENCE, ROOT, before, create, drain, open, path};
+use crate::drain::{PATIENCE, ROOT, before, create, drain, open, path, until};
 use crate::raw::{Raw, World, name, refused};
 use forebay_backend::{Backend, Fault, Faulty, Memory};
 use forebay_model::{Access, Change, ErrorKind, Gid, Uid};
@@ -259,4 +259,43 @@ fn a_directory_that_cannot_be_looked_at_is_not_taken_for_drained() {
     drained(&mut control);
     assert!(!armed.load(Ordering::Relaxed), "it was looked at");
     assert_eq!(memory.find(&path("d")).unwrap().unwrap().mode, 0o711);
+}
+
+#[test]
+fn what_somebody_else_makes_behind_at_the_same_moment_is_his_though_it_is_empty() {
+    for call in ["create", "symlink"] {
+        let memory = Memory::default();
+        let (theirs, first) = (memory.clone(), AtomicBool::new(true));
+        // Whoever is about to make something has just looked, and nothing was there.
+        let acting = Faulty::new(memory.clone(), move |asked| {
+            if asked == call && first.swap(false, Ordering::Relaxed) {
+                match call {
+                    "create" => theirs.put(&path("f"), OWNER, 0o644, b""),
+                    _ => theirs.put_link(&path("f"), b"theirs"),
+                }
+            }
+            None
+        });
+        let world = before(Arc::new(acting), Draining::default());
+        let mut control = world.control();
+        match call {
+            "create" => drop(create(&mut control, ROOT, "f")),
+            _ => {
+                let link = Request::Symlink { dir: ROOT, name: name("f"), target: b"mine".to_vec() };
+                control.call(link).unwrap();
+            }
+        }
+        let report = drain(&mut control, None);
+        assert_eq!(report.ticket.unwrap().failed, 1, "{call}: {report:?}");
+        let why = &report.status.failing[0].why;
+        assert!(why.contains("has another /f by now"), "{call}: {why}");
+        let found = memory.find(&path("f")).unwrap().expect("it is still there");
+        assert_eq!(found.target, if call == "create" { b"".as_slice() } else { b"theirs" });
+        assert!(memory.unlink(&path("f")).unwrap());
+        until("it is tried again", || drain(&mut control, None).ticket.unwrap().failed == 0);
+        assert_eq!(
+            memory.find(&path("f")).unwrap().unwrap().target,
+            if call == "create" { b"".as_slice() } else { b"mine" }
+        );
+    }
 }

@@ -7,6 +7,7 @@ mod drain_several;
 mod files;
 mod half;
 mod hostile;
+mod last;
 mod meddling;
 mod meeting;
 mod near;
