@@ -27,7 +27,12 @@ pub(crate) fn report(raw: &mut Raw, call: DrainCall) -> DrainReport {
 
 /// Drains something, everything if it is not said what, and waits for the end.
 pub(crate) fn drain(raw: &mut Raw, file: Option<FileId>) -> DrainReport {
-    let begun = report(raw, DrainCall::Begin { file, order: None, last: false }).ticket.expect("a ticket");
+    drain_with(raw, DrainCall::Begin { file, order: None, last: false })
+}
+
+/// The same, begun in another way.
+pub(crate) fn drain_with(raw: &mut Raw, begin: DrainCall) -> DrainReport {
+    let begun = report(raw, begin).ticket.expect("a ticket");
     let begin = Instant::now();
     loop {
         let now = report(raw, DrainCall::Look { ticket: Some(begun.id) });

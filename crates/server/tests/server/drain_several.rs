@@ -1,7 +1,7 @@
 //! Draining with several servers: each brings out what it holds, and the file behind is one.
 
 use crate::counting::Counting;
-use crate::drain::{clean, drain, report, until};
+use crate::drain::{clean, drain, drain_with, report, until};
 use crate::raw::{Raw, name, pattern};
 use crate::several::Fleet;
 use forebay_backend::{Backend, Dir, Memory};
@@ -238,10 +238,7 @@ fn the_order_is_set_on_all_servers_or_on_none() {
     for order in ["offset", "arrival", "target", "trio"] {
         let token = control.create(ROOT, order, 0o644);
         write(&fleet, token, 0, &pattern(7, 400_000));
-        let begun = report(&mut control, begin(order)).ticket.expect("a ticket");
-        until("the drain does not end", || {
-            report(&mut fleet.control(0), DrainCall::Look { ticket: Some(begun.id) }).ticket.unwrap().done
-        });
+        drain_with(&mut control, begin(order));
         assert_eq!(orders(&fleet), [order; 3]);
         assert!(memory.bytes(&[name(order)]).unwrap() == pattern(7, 400_000), "{order}");
         // A server lets go of the last file in a moment.

@@ -1,6 +1,6 @@
 //! The last drain of a buffer brings further names and extended attributes out too, though that fails now and then.
 
-use crate::drain::{PATIENCE, ROOT, before, clean, create, drain, report, until};
+use crate::drain::{PATIENCE, ROOT, before, clean, create, drain, drain_with, until};
 use crate::raw::{Raw, World, name};
 use forebay_backend::{Dir, Fault, Faulty};
 use forebay_model::{Change, FileId, SetTime, Time};
@@ -12,14 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
-/// Drains everything for the last time, and waits for the end.
 fn drain_last(raw: &mut Raw) -> DrainReport {
-    let begin = DrainCall::Begin { file: None, order: None, last: true };
-    let begun = report(raw, begin).ticket.expect("a ticket");
-    until("the last drain does not end", || {
-        report(raw, DrainCall::Look { ticket: Some(begun.id) }).ticket.expect("a ticket").done
-    });
-    report(raw, DrainCall::Look { ticket: Some(begun.id) })
+    drain_with(raw, DrainCall::Begin { file: None, order: None, last: true })
 }
 
 /// A server before a directory in which the next so many of such calls fail.

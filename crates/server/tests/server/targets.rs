@@ -1,11 +1,11 @@
 //! Draining to several targets: a stripe set over directories, in every order.
 
-use crate::drain::{clean, drain};
+use crate::drain::{clean, drain, drain_with};
 use crate::raw::{World, pattern};
 use forebay_backend::{Backend, Stripes};
 use forebay_model::{Bytes, FileId};
 use forebay_server::Draining;
-use forebay_wire::{At, DrainCall, Request};
+use forebay_wire::{At, DrainCall};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,8 +29,6 @@ fn every_order_brings_the_same_bytes_to_all_targets() {
             config.capacity = Bytes::mib(64);
         });
         let (mut control, mut data) = (world.control(), world.data());
-        let begin = DrainCall::Begin { file: None, order: Some(order.to_owned()), last: false };
-        control.call(Request::Drain(begin)).unwrap();
         // By six writers in turns, each with a file of its own.
         let tokens: Vec<_> =
             (0..FILES).map(|file| control.create(FileId::ROOT, &format!("f{file}"), 0o644)).collect();
@@ -41,7 +39,8 @@ fn every_order_brings_the_same_bytes_to_all_targets() {
                 data.write(*token, At::Offset(at as u64), &whole[at..end]).unwrap();
             }
         }
-        let drained = drain(&mut control, None);
+        let begin = DrainCall::Begin { file: None, order: Some(order.to_owned()), last: false };
+        let drained = drain_with(&mut control, begin);
         clean(&drained);
         assert_eq!(drained.status.written, FILES * LEN as u64, "{order}: every byte once: {drained:?}");
         for target in &drained.status.targets {
