@@ -115,6 +115,11 @@ impl Lanes {
         lock(&self.idle).clear();
     }
 
+    /// Whether a ring of a user waits for its next file.
+    pub(crate) fn has_idle(&self, uid: Uid) -> bool {
+        lock(&self.idle).iter().any(|lane| lane.uid == uid)
+    }
+
     /// A ring of a user that waits for its next file.
     pub(crate) fn take(&self, uid: Uid) -> Option<Lane> {
         let mut idle = lock(&self.idle);

@@ -158,8 +158,10 @@ impl Memory {
             return false;
         }
         let seen = self.seen.fetch_add(data.len() as u64 + ONE_WRITE, Ordering::Relaxed);
-        // Where it would have to make a connection first, asking for a ring takes no longer.
-        if seen + (data.len() as u64) < WORTH_BYTES && session.pool.has_idle() {
+        // Where it would have to make a connection first, asking for a ring takes no longer; where one waits for its next
+        // file, less.
+        let early = seen + (data.len() as u64) < WORTH_BYTES;
+        if early && session.pool.has_idle() && !session.lanes.has_idle(self.token.uid) {
             return false;
         }
         if session.pool.is_in_doubt() && session.line().await.is_err() {

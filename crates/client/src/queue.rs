@@ -84,7 +84,7 @@ struct Desk {
     seen: Option<Seen>,
 }
 
-/// Whether a request is as short as its answer, and waits for nothing but names and attributes.
+/// Whether a request is as short as its answer, and waits for nothing but names, attributes and space.
 fn is_short(request: &Request) -> bool {
     matches!(
         request,
@@ -109,6 +109,8 @@ fn is_short(request: &Request) -> bool {
             | Request::Symlink { .. }
             | Request::ReadLink { .. }
             | Request::RemoveXattr { .. }
+            | Request::Ring { own: Some(_), .. }
+            | Request::Slab { .. }
     )
 }
 

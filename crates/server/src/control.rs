@@ -16,6 +16,7 @@ use forebay_model::{Error, ErrorKind, Result};
 use forebay_wire::{Answer, Header, PeerReply, PeerRequest, Reply, Request};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use tokio::sync::mpsc;
 
 /// A request and its answer; none if nobody knows whether it was done.
@@ -110,7 +111,12 @@ pub(crate) fn ask(service: &Arc<Service>, job: &Arc<Membership>, caller: Caller,
         Class::Memory => {
             let (service, job) = work();
             let served = async move { Some(memory::serve(&service, &job, &caller, &request).await) };
-            return Begun::Later(Box::pin(served));
+            let mut served = Box::pin(served);
+            // Most of the time there is nothing to wait for.
+            return match served.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(answer) => Begun::Done(answer),
+                Poll::Pending => Begun::Later(served),
+            };
         }
         Class::Peer | Class::Errand => None,
         _ if !service.serves() => {

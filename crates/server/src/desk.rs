@@ -285,7 +285,9 @@ impl Queue {
                 What::Begun(self.close(service, caller, request))
             }
             Ok((caller, request)) => match class(&request, service.union.is_some()) {
-                Class::Usual | Class::Behind => What::Begun(ask(service, &self.job, caller, request)),
+                Class::Usual | Class::Behind | Class::Memory => {
+                    What::Begun(ask(service, &self.job, caller, request))
+                }
                 _ => What::Elsewhere,
             },
         };

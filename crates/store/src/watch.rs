@@ -82,6 +82,10 @@ impl<K: Kv> Kv for WatchedKv<K> {
         self.inner.commit_copy(batch)
     }
 
+    fn begins(&self, prefix: &[u8]) {
+        self.inner.begins(prefix);
+    }
+
     fn rest(&self) -> Result<()> {
         self.inner.rest()
     }

@@ -1,16 +1,20 @@
 //! Requests by a queue in shared memory: what threads that wait for them see.
 
-use crate::world::{By, World};
+use crate::world::{By, World, pattern};
 use forebay_client::{OpenOptions, blocking};
 use forebay_model::ErrorKind;
 use forebay_wire::RenameMode;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-fn queues(world: &World) -> usize {
+fn count(world: &World, suffix: &str) -> usize {
     let list = std::fs::read_dir(world.store().join("regions")).unwrap();
     let names = list.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| name.ends_with(".queue")).count()
+    names.filter(|name| name.ends_with(suffix)).count()
+}
+
+fn queues(world: &World) -> usize {
+    count(world, ".queue")
 }
 
 #[test]
@@ -98,5 +102,34 @@ fn a_close_that_nobody_waits_for_is_done() {
     }
     while client.status().unwrap().opens > 0 {
         std::thread::yield_now();
+    }
+}
+
+/// Files that are written and closed one after the other are written by the ring of the first, across restarts too, and
+/// everybody finds in each what was written to it.
+#[test]
+fn small_files_are_written_by_the_ring_of_the_one_before() {
+    let mut world = World::new(32);
+    let client = blocking::Client::connect(world.client_config(By::Unix)).unwrap();
+    let bytes = |round: usize| pattern(round as u64, 1 + round * 977 % 9000);
+    for round in 0..300 {
+        let file = client.open(format!("/f{round}"), OpenOptions::CREATE_NEW).unwrap();
+        file.pwrite(0, &bytes(round)).unwrap();
+        if round % 2 == 0 {
+            file.close().unwrap();
+        }
+        if round % 100 == 99 {
+            assert_eq!(count(&world, ".ring"), 1);
+            world.start_again();
+        }
+    }
+    for by in [By::Unix, By::Tcp] {
+        let other = blocking::Client::connect(world.client_config(by)).unwrap();
+        for round in 0..300 {
+            let (written, mut found) = (bytes(round), vec![0; 10_000]);
+            let file = other.open(format!("/f{round}"), OpenOptions::READ).unwrap();
+            let len = file.pread(0, &mut found).unwrap();
+            assert!(found[..len] == written, "file {round}");
+        }
     }
 }

@@ -6,9 +6,9 @@ use crate::opens::Hold;
 use crate::service::{Caller, Service};
 use crate::several::{Handled, Stop};
 use forebay_model::{
-    Access, Error, ErrorKind, FileId, FileKind, Incarnation, Layout, Name, Result, Striping,
+    Access, Attr, Error, ErrorKind, FileId, FileKind, Incarnation, Layout, Name, Result, Striping,
 };
-use forebay_store::{Body, Found, Inode};
+use forebay_store::{Body, Facts, Found, Inode};
 use forebay_wire::{IfExists, Reply, Token};
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Service {
         let hold = Arc::new(self.opens.hold(file)?);
         let inode = self.store.names().check_open(&caller.who, file, access).map_err(vanished)?;
         note_set_id(&hold, &inode);
-        self.opened(caller, file, &inode, access, truncate, hold)
+        self.opened(caller, file, inode, access, truncate, hold)
     }
 
     pub(super) fn create(
@@ -49,13 +49,15 @@ impl Service {
             let made =
                 self.store.names().create_file(&caller.who, dir, name, mode, layout, lives, self.now());
             match made.map_err(Stop::from) {
-                Ok((file, _)) => {
+                Ok((file, inode)) => {
                     // Whoever makes a file has it open as he likes, whatever its mode.
-                    if let Some((hold, inode)) = self.hold_live(file)? {
+                    if let Some(hold) = self.hold_new(file)? {
                         note_set_id(&hold, &inode);
                         let token = self.seal(caller, file, access);
                         caller.session.insert(token, hold)?;
-                        return self.opened_reply(caller, token, &inode, true);
+                        // As it was made: empty.
+                        let attr = self.shown(file, &inode, &Facts::default());
+                        return Ok(self.opened_reply(token, attr, inode, true));
                     }
                 }
                 Err(Stop::Failed(error))
@@ -131,7 +133,13 @@ impl Service {
         let Some((hold, _)) = self.hold_live(file)? else { return Ok(None) };
         let Some(inode) = unless_gone(names.check_open(&caller.who, file, access))? else { return Ok(None) };
         note_set_id(&hold, &inode);
-        self.opened(caller, file, &inode, access, truncate, hold).map(Some)
+        self.opened(caller, file, inode, access, truncate, hold).map(Some)
+    }
+
+    /// Holds a file that was just made; `None` if it went meanwhile.
+    fn hold_new(&self, file: FileId) -> Result<Option<Arc<Hold>>, Stop> {
+        let Some(hold) = unless_gone(self.opens.hold(file))? else { return Ok(None) };
+        Ok(self.store.names().has(file)?.then(|| Arc::new(hold)))
     }
 
     /// Holds a file that was there a moment ago; `None` if it went meanwhile.
@@ -144,7 +152,7 @@ impl Service {
         &self,
         caller: &Caller,
         file: FileId,
-        inode: &Inode,
+        inode: Inode,
         access: Access,
         truncate: bool,
         hold: Arc<Hold>,
@@ -157,19 +165,19 @@ impl Service {
             self.set_length(caller, &hold, 0)?;
         }
         // Cutting it may have taken set-id bits away.
-        let after = if truncate { &self.store.names().inode(file).map_err(vanished)? } else { inode };
+        let after = if truncate { self.store.names().inode(file).map_err(vanished)? } else { inode };
         let token = self.seal(caller, file, access);
-        let reply = self.opened_reply(caller, token, after, false)?;
+        let reply = self.opened_reply(token, self.attr(caller, file, &after)?, after, false);
         caller.session.insert(token, hold)?;
         Ok(reply)
     }
 
-    fn opened_reply(&self, caller: &Caller, token: Token, inode: &Inode, created: bool) -> Handled {
-        let layout = match &inode.body {
-            Body::File { layout, .. } => layout.clone(),
+    fn opened_reply(&self, token: Token, attr: Attr, inode: Inode, created: bool) -> Reply {
+        let layout = match inode.body {
+            Body::File { layout, .. } => layout,
             _ => Layout::whole(self.config.server, STRIPE),
         };
-        Ok(Reply::Opened { token, attr: self.attr(caller, token.file, inode)?, layout, created })
+        Reply::Opened { token, attr, layout, created }
     }
 
     fn seal(&self, caller: &Caller, file: FileId, access: Access) -> Token {
@@ -181,7 +189,7 @@ impl Service {
     pub(super) fn reopen(&self, caller: &Caller, token: &Token) -> Handled {
         let _hold = self.claim(caller, token, Access::default())?;
         let inode = self.store.names().inode(token.file).map_err(vanished)?;
-        self.opened_reply(caller, *token, &inode, false)
+        Ok(self.opened_reply(*token, self.attr(caller, token.file, &inode)?, inode, false))
     }
 
     pub(super) fn close(&self, caller: &Caller, token: &Token) -> Handled {

@@ -14,7 +14,7 @@
 //! before one that was synced. A life is one opening of the store, and random: no other's records pass for its own.
 
 use super::Batch;
-use crc32c::crc32c;
+use crc32c::{crc32c, crc32c_append};
 use forebay_shm::Window;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -95,16 +95,15 @@ impl Log {
     /// Adds an encoded batch, for which there is room. It counts from now on.
     pub(super) fn append(&mut self, batch: &[u8]) {
         self.mark.number += 1;
-        let mut record = Vec::with_capacity(HEAD + batch.len());
-        record.extend([0; 4]);
-        record.extend((batch.len() as u32).to_le_bytes());
-        record.extend(self.mark.number.to_le_bytes());
-        record.extend(self.mark.life.to_le_bytes());
-        record.extend(batch);
-        let crc = crc32c(&record[4..]);
-        record[..4].copy_from_slice(&crc.to_le_bytes());
-        self.window.put(self.used as u32, &record);
-        self.used += record.len();
+        let mut head = [0; HEAD];
+        head[4..8].copy_from_slice(&(batch.len() as u32).to_le_bytes());
+        head[8..16].copy_from_slice(&self.mark.number.to_le_bytes());
+        head[16..].copy_from_slice(&self.mark.life.to_le_bytes());
+        let crc = crc32c_append(crc32c(&head[4..]), batch);
+        head[..4].copy_from_slice(&crc.to_le_bytes());
+        self.window.put(self.used as u32, &head);
+        self.window.put((self.used + HEAD) as u32, batch);
+        self.used += HEAD + batch.len();
     }
 
     /// What the tree has when it has the next batch too, which is too large for the log.

@@ -4,14 +4,18 @@
 //! value is never older than a commit that has returned. While a commit is under way its keys are asked of the store
 //! itself, whose reads see all of it or nothing; afterwards all its values appear here at once.
 
+use super::fresh::Fresh;
 use super::hash::Seeded;
 use super::{Batch, Kv, Visit};
 use forebay_model::Result;
 use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Values in one generation; two are kept.
-const GENERATION: usize = 32 << 10;
+/// A key has its place in one of so many sets, each of which holds so many.
+const SETS: usize = 16 << 10;
+const WAYS: usize = 4;
 /// Longer values are not kept.
 const LONGEST: usize = 1024;
 
@@ -21,19 +25,27 @@ pub struct CachedKv<K> {
     known: RwLock<Known>,
 }
 
-type Values = HashMap<Vec<u8>, Option<Vec<u8>>, Seeded>;
-
-#[derive(Default)]
 struct Known {
-    recent: Values,
-    older: Values,
-    /// Keys of commits that are under way.
-    changing: HashMap<Vec<u8>, Changing, Seeded>,
+    hashing: Seeded,
+    /// In each, those that came first are the first to go, unless they were asked for.
+    sets: Vec<[Option<Kept>; WAYS]>,
+    /// Hashes of keys of commits that are under way.
+    changing: HashMap<u64, Changing, Seeded>,
     /// Counts beginnings and ends of commits: what was read across one may be too old.
     changes: u64,
+    fresh: Fresh,
 }
 
-/// A key that is being changed.
+/// A value that is kept.
+struct Kept {
+    hash: u64,
+    key: Vec<u8>,
+    value: Option<Vec<u8>>,
+    /// Somebody has asked for it since it was last in the way of another.
+    asked: AtomicBool,
+}
+
+/// A key that is being changed, or another with its hash.
 struct Changing {
     /// By so many commits.
     by: u32,
@@ -44,63 +56,97 @@ struct Changing {
 /// What is known of a key.
 enum Found {
     Value(Option<Vec<u8>>),
-    /// It was not used for a while.
-    Older(Option<Vec<u8>>),
     /// Nothing; to be remembered if there are still so many changes.
     Nothing(u64),
     /// It is being changed.
     Changing,
 }
 
+impl Kept {
+    fn is(&self, hash: u64, key: &[u8]) -> bool {
+        self.hash == hash && self.key == key
+    }
+}
+
+impl Default for Known {
+    fn default() -> Known {
+        let sets = std::iter::repeat_with(Default::default).take(SETS).collect();
+        let (hashing, changing) = (Seeded::default(), HashMap::default());
+        Known { hashing, sets, changing, changes: 0, fresh: Fresh::default() }
+    }
+}
+
 impl Known {
+    fn hash(&self, key: &[u8]) -> u64 {
+        self.hashing.hash_one(key)
+    }
+
     fn find(&self, key: &[u8]) -> Found {
-        if !self.changing.is_empty() && self.changing.contains_key(key) {
+        let hash = self.hash(key);
+        if !self.changing.is_empty() && self.changing.contains_key(&hash) {
             return Found::Changing;
         }
-        if let Some(value) = self.recent.get(key) {
-            return Found::Value(value.clone());
+        if self.fresh.lacks(key, hash) {
+            return Found::Value(None);
         }
-        match self.older.get(key) {
-            Some(value) => Found::Older(value.clone()),
+        match self.sets[hash as usize % SETS].iter().flatten().find(|kept| kept.is(hash, key)) {
+            Some(kept) => {
+                if !kept.asked.load(Ordering::Relaxed) {
+                    kept.asked.store(true, Ordering::Relaxed);
+                }
+                Found::Value(kept.value.clone())
+            }
             None => Found::Nothing(self.changes),
         }
     }
 
     fn put(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
-        self.older.remove(&key);
         if value.as_ref().is_some_and(|value| value.len() > LONGEST) {
-            self.recent.remove(&key);
-            return;
+            return self.forget(&key);
         }
-        if self.recent.len() >= GENERATION {
-            self.older = std::mem::take(&mut self.recent);
+        let hash = self.hash(&key);
+        let set = &mut self.sets[hash as usize % SETS];
+        let own = set.iter().position(|kept| kept.as_ref().is_none_or(|kept| kept.is(hash, &key)));
+        let goes = own.unwrap_or_else(|| {
+            let spared = |kept: &mut Option<Kept>| {
+                kept.as_mut().is_some_and(|kept| std::mem::take(kept.asked.get_mut()))
+            };
+            set.iter_mut().position(|kept| !spared(kept)).unwrap_or(0)
+        });
+        if own.is_none() {
+            set[goes..].rotate_left(1);
         }
-        self.recent.insert(key, value);
+        let place = if own.is_none() { WAYS - 1 } else { goes };
+        set[place] = Some(Kept { hash, key, value, asked: AtomicBool::new(false) });
     }
 
     fn forget(&mut self, key: &[u8]) {
-        self.recent.remove(key);
-        self.older.remove(key);
+        let hash = self.hash(key);
+        let set = &mut self.sets[hash as usize % SETS];
+        if let Some(at) = set.iter().position(|kept| kept.as_ref().is_some_and(|kept| kept.is(hash, key))) {
+            set[at] = None;
+            // Empty places are behind all others.
+            set[at..].rotate_left(1);
+        }
     }
 
     fn begin(&mut self, key: &[u8]) {
-        match self.changing.get_mut(key) {
-            Some(changing) => {
-                changing.by += 1;
-                changing.contended = true;
-            }
-            None => drop(self.changing.insert(key.to_vec(), Changing { by: 1, contended: false })),
-        }
+        let hash = self.hash(key);
+        self.fresh.put(key, hash);
+        let changing = self.changing.entry(hash).or_insert(Changing { by: 0, contended: false });
+        changing.by += 1;
+        changing.contended |= changing.by > 1;
     }
 
     /// Whether no other commit changed the key meanwhile.
     fn end(&mut self, key: &[u8]) -> bool {
-        match self.changing.get_mut(key) {
+        let hash = self.hash(key);
+        match self.changing.get_mut(&hash) {
             Some(changing) if changing.by > 1 => {
                 changing.by -= 1;
                 false
             }
-            _ => self.changing.remove(key).is_none_or(|changing| !changing.contended),
+            _ => self.changing.remove(&hash).is_none_or(|changing| !changing.contended),
         }
     }
 }
@@ -125,14 +171,6 @@ impl<K: Kv> Kv for CachedKv<K> {
         let found = self.read().find(key);
         match found {
             Found::Value(value) => Ok(value),
-            Found::Older(value) => {
-                let mut known = self.write();
-                // What is used stays.
-                if let Found::Older(value) = known.find(key) {
-                    known.put(key.to_vec(), value);
-                }
-                Ok(value)
-            }
             Found::Changing => self.inner.get(key),
             Found::Nothing(changes) => {
                 let value = self.inner.get(key)?;
@@ -172,6 +210,10 @@ impl<K: Kv> Kv for CachedKv<K> {
         self.commit(batch.clone())
     }
 
+    fn begins(&self, prefix: &[u8]) {
+        self.write().fresh.begins(prefix);
+    }
+
     fn rest(&self) -> Result<()> {
         self.inner.rest()
     }
@@ -199,6 +241,11 @@ mod tests {
         batch
     }
 
+    fn is_kept(kv: &CachedKv<MemoryKv>, key: &str) -> bool {
+        let known = kv.read();
+        known.sets.iter().flatten().flatten().any(|kept| kept.key == key.as_bytes())
+    }
+
     fn get(kv: &dyn Kv, key: &str) -> Option<String> {
         kv.get(key.as_bytes()).unwrap().map(|value| String::from_utf8(value).unwrap())
     }
@@ -217,22 +264,48 @@ mod tests {
         assert_eq!((get(&kv, "a"), get(&kv, "b")), (None, Some("2".into())));
         let long = "x".repeat(LONGEST + 1);
         kv.commit(put(&[("a", Some(&long))])).unwrap();
-        assert_eq!((get(&kv, "a"), kv.read().recent.contains_key("a".as_bytes())), (Some(long), false));
+        assert_eq!((get(&kv, "a"), is_kept(&kv, "a")), (Some(long), false));
     }
 
     #[test]
     fn what_is_kept_is_bounded_and_what_is_used_stays() {
         let kv = CachedKv::new(MemoryKv::default());
         kv.commit(put(&[("used", Some("1"))])).unwrap();
-        for number in 0..3 * GENERATION {
+        for number in 0..3 * SETS * WAYS {
             get(&kv, &number.to_string());
             if number % 1000 == 0 {
+                assert!(is_kept(&kv, "used"), "{number}");
                 assert_eq!(get(&kv, "used").as_deref(), Some("1"));
-                assert!(kv.read().recent.contains_key("used".as_bytes()), "{number}");
+            }
+        }
+        let kept = kv.read().sets.iter().flatten().flatten().count();
+        assert!((SETS * WAYS * 9 / 10..=SETS * WAYS).contains(&kept), "{kept}");
+        assert!(!is_kept(&kv, "0"), "what nobody asks for goes");
+    }
+
+    /// Every value in turn is changed, removed, too long or forgotten.
+    #[test]
+    fn a_set_never_has_a_key_twice_nor_a_gap() {
+        let kv = CachedKv::new(MemoryKv::default());
+        let long = "x".repeat(LONGEST + 1);
+        for round in 0..4 {
+            for number in 0..2000_usize {
+                let key = (number % 97).to_string();
+                let value = match (number + round) % 4 {
+                    0 => None,
+                    1 => Some(long.as_str()),
+                    _ => Some("1"),
+                };
+                kv.commit(put(&[(&key, value)])).unwrap();
+                assert_eq!(get(&kv, &key).as_deref(), value);
             }
         }
         let known = kv.read();
-        assert!(known.recent.len() <= GENERATION && known.older.len() <= GENERATION);
+        for set in &known.sets {
+            let keys: Vec<&[u8]> = set.iter().flatten().map(|kept| kept.key.as_slice()).collect();
+            assert!(set.iter().skip(keys.len()).all(Option::is_none));
+            assert!((0..keys.len()).all(|at| !keys[..at].contains(&keys[at])));
+        }
     }
 
     #[test]
@@ -248,6 +321,24 @@ mod tests {
         assert!(known.end(b"a"));
     }
 
+    /// Where nothing was, only what was put there is looked for, whatever came of it.
+    #[test]
+    fn nothing_is_looked_for_where_nothing_was() {
+        let kv = CachedKv::new(MemoryKv::default());
+        let key = |text: &str| format!("e12345678{text}");
+        // Behind its back: found only if it is looked for.
+        kv.inner.commit(put(&[(&key("a"), Some("1")), (&key("b"), Some("2"))])).unwrap();
+        kv.begins(key("").as_bytes());
+        assert_eq!(get(&kv, &key("a")), None);
+        kv.commit(put(&[(&key("b"), None), (&key("c"), Some("3"))])).unwrap();
+        assert_eq!((get(&kv, &key("b")), get(&kv, &key("c")).as_deref()), (None, Some("3")));
+        kv.inner.commit(put(&[(&key("b"), Some("4"))])).unwrap();
+        kv.write().forget(key("b").as_bytes());
+        assert_eq!(get(&kv, &key("b")).as_deref(), Some("4"), "it was there once");
+        assert_eq!(get(&kv, &key("a")), None);
+        assert_eq!(get(&kv, "e1234567"), None);
+    }
+
     #[test]
     fn after_a_failure_the_store_is_asked() {
         let inner = MemoryKv::default();
@@ -256,7 +347,7 @@ mod tests {
         let kv = CachedKv::new(inner);
         assert_eq!(get(&kv, "a").as_deref(), Some("1"));
         kv.commit(put(&[("a", Some("2"))])).unwrap_err();
-        assert!(!kv.read().recent.contains_key("a".as_bytes()) && kv.read().changing.is_empty());
+        assert!(!is_kept(&kv, "a") && kv.read().changing.is_empty());
         assert_eq!(get(&kv, "a").as_deref(), Some("1"));
     }
 

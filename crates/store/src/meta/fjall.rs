@@ -26,6 +26,8 @@ const MEMTABLE_SHARE: u64 = 8;
 const MIN_MEMTABLE: u64 = 1 << 20;
 const MAX_JOURNALS: u64 = 256 << 20;
 const OPEN_TABLES: usize = 64;
+/// What a change takes in the log beside its key and value, at most.
+const EACH: usize = 8;
 
 /// An ordered, crash-safe map in a directory.
 pub struct FjallKv {
@@ -175,7 +177,9 @@ fn find_tops(dir: &Path, database: &Database, keyspace: &Keyspace) -> Result<Top
 }
 
 fn encoded(batch: &Batch) -> Result<Vec<u8>> {
-    postcard::to_stdvec(batch)
+    let bytes = |(key, value): (&[u8], Option<&[u8]>)| key.len() + value.map_or(0, <[u8]>::len) + EACH;
+    let room = Vec::with_capacity(EACH + batch.changes().map(bytes).sum::<usize>());
+    postcard::to_extend(batch, room)
         .map_err(|error| Error::new(ErrorKind::Io, format!("a batch cannot be written down: {error}")))
 }
 

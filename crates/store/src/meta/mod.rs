@@ -29,6 +29,7 @@ mod archives;
 mod cached;
 mod fjall;
 mod flush;
+mod fresh;
 mod hash;
 mod memory;
 mod quiet;
@@ -60,6 +61,10 @@ pub trait Kv: Send + Sync {
     fn commit_copy(&self, batch: &Batch) -> Result<()> {
         self.commit(batch.clone())
     }
+
+    /// Nothing is under a prefix, and nobody puts anything there before this returns: what is put there from then on is
+    /// all there is.
+    fn begins(&self, _prefix: &[u8]) {}
 
     /// To be called now and then: if nothing was committed since the last time, does what the next one would have to wait
     /// for.

@@ -5,15 +5,15 @@ use super::share::Share;
 use super::{Inode, Names, no_file};
 use crate::meta::Batch;
 use forebay_model::{FileId, Name, Result, Stamp};
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 /// A change in the making. Whoever makes it holds the locks of all it touches.
 pub(super) struct Edit<'a> {
     names: &'a Names,
-    inodes: BTreeMap<FileId, Inode>,
-    shares: BTreeMap<FileId, Share>,
+    /// Few: they are looked for one by one.
+    inodes: Vec<(FileId, Inode)>,
+    shares: Vec<(FileId, Share)>,
     batch: Batch,
     made: u64,
     gone: u64,
@@ -21,46 +21,58 @@ pub(super) struct Edit<'a> {
 
 impl<'a> Edit<'a> {
     pub(super) fn new(names: &'a Names) -> Edit<'a> {
-        let (inodes, shares) = (BTreeMap::new(), BTreeMap::new());
+        let (inodes, shares) = (Vec::new(), Vec::new());
         Edit { names, inodes, shares, batch: Batch::default(), made: 0, gone: 0 }
     }
 
     /// An inode, to be read or changed; whatever is changed is written by [`Edit::commit`].
     pub(super) fn inode(&mut self, id: FileId) -> Result<&mut Inode> {
-        if !self.inodes.contains_key(&id) {
-            let inode = self.names.find_inode(id)?.ok_or_else(|| no_file(id))?;
-            self.inodes.insert(id, inode);
-        }
-        Ok(self.inodes.get_mut(&id).expect("it was just put there"))
+        let at = match self.inodes.iter().position(|(known, _)| *known == id) {
+            Some(at) => at,
+            None => {
+                let inode = self.names.find_inode(id)?.ok_or_else(|| no_file(id))?;
+                self.inodes.push((id, inode));
+                self.inodes.len() - 1
+            }
+        };
+        Ok(&mut self.inodes[at].1)
     }
 
     /// Notes that entries of a directory changed here, and by how many those of directories.
     pub(super) fn entries_changed(&mut self, dir: FileId, subdirs: i32, now: Stamp) -> Result<()> {
         let share = self.share(dir)?;
-        self.shares.insert(dir, share.changed(dir, subdirs, now)?);
+        self.set_share(dir, share.changed(dir, subdirs, now)?);
         Ok(())
     }
 
     /// Counts directories that were in a directory already, unknown.
     pub(super) fn count(&mut self, dir: FileId, subdirs: i32) -> Result<()> {
         let share = self.share(dir)?;
-        self.shares.insert(dir, share.counted(dir, subdirs)?);
+        self.set_share(dir, share.counted(dir, subdirs)?);
         Ok(())
     }
 
     fn share(&self, dir: FileId) -> Result<Share> {
-        self.shares.get(&dir).copied().map_or_else(|| self.names.share(dir), Ok)
+        let known = self.shares.iter().find(|(known, _)| *known == dir);
+        known.map_or_else(|| self.names.share(dir), |(_, share)| Ok(*share))
+    }
+
+    fn set_share(&mut self, dir: FileId, share: Share) {
+        match self.shares.iter_mut().find(|(known, _)| *known == dir) {
+            Some((_, known)) => *known = share,
+            None => self.shares.push((dir, share)),
+        }
     }
 
     /// Forgets what was counted for a directory that is gone.
     pub(super) fn drop_share(&mut self, dir: FileId) {
-        self.shares.remove(&dir);
+        self.shares.retain(|(known, _)| *known != dir);
         self.batch.remove(key::share(dir));
     }
 
     /// Adds a new inode.
     pub(super) fn make(&mut self, id: FileId, inode: Inode) {
-        self.inodes.insert(id, inode);
+        self.inodes.push((id, inode));
         self.made += 1;
     }
 
@@ -79,7 +91,7 @@ impl<'a> Edit<'a> {
 
     /// Removes everything about a file.
     pub(super) fn erase(&mut self, id: FileId) -> Result<()> {
-        self.inodes.remove(&id);
+        self.inodes.retain(|(known, _)| *known != id);
         self.batch.remove(key::inode(id));
         self.batch.remove(key::orphan(id));
         if self.names.adorned.may_have(id) {

@@ -1,6 +1,6 @@
 //! New files, directories and links.
 
-use super::key::Target;
+use super::key::{self, Target};
 use super::{
     Attempt, Body, DirCopy, Extent, Inode, MAX_LINKS, Names, Obstacle, SET_GID, demand, no_file, taken,
 };
@@ -123,6 +123,10 @@ impl Names {
         let kind = inode.kind();
         edit.entries_changed(dir, i32::from(kind == FileKind::Directory), now)?;
         let file = self.ids.next(&*self.kv)?;
+        if kind == FileKind::Directory {
+            // No other had its number.
+            self.kv.begins(&key::entries(file));
+        }
         edit.make(file, inode.clone());
         edit.put_entry(dir, name, Target { file, kind });
         edit.commit()?;

@@ -31,21 +31,26 @@ pub(crate) struct World {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) kv: Arc<MemoryKv>,
     pub(crate) data: Option<Data>,
+    geometry: Geometry,
 }
 
 impl World {
     pub(crate) fn new() -> World {
+        World::of(GEOMETRY)
+    }
+
+    pub(crate) fn of(geometry: Geometry) -> World {
         let dir = tempfile::tempdir().unwrap();
         let kv = Arc::new(MemoryKv::new());
-        Data::format(&DirDisk::new(dir.path().to_owned(), true), GEOMETRY, INCARNATION).unwrap();
-        let mut world = World { dir, kv, data: None };
+        Data::format(&DirDisk::new(dir.path().to_owned(), true), geometry, INCARNATION).unwrap();
+        let mut world = World { dir, kv, data: None, geometry };
         world.start(Start::Fresh);
         world
     }
 
     pub(crate) fn start(&mut self, start: Start) {
         let disk = Arc::new(DirDisk::new(self.dir.path().to_owned(), true));
-        let opened = Data::open(disk, self.kv.clone(), GEOMETRY, INCARNATION, start, Box::new(NoRings));
+        let opened = Data::open(disk, self.kv.clone(), self.geometry, INCARNATION, start, Box::new(NoRings));
         self.data = Some(opened.unwrap().0);
     }
 

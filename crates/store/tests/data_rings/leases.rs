@@ -3,7 +3,7 @@
 use crate::client::{Client, GEOMETRY, OWNER, World, open};
 use forebay_model::{ErrorKind, FileId, JobId, Span, Uid};
 use forebay_shm::{Pane, Reader};
-use forebay_store::{Batch, MapAt, MapOffer, Start, Traffic};
+use forebay_store::{Batch, Geometry, MapAt, MapOffer, Start, Traffic};
 use std::os::unix::fs::MetadataExt;
 
 /// A lease, as its client sees it.
@@ -152,6 +152,29 @@ fn a_lease_is_refused_while_somebody_is_writing_and_he_asks_before_he_writes_aga
     assert!(writer.write(&world, 0, &[8; 10]), "he asks");
     assert!(!reader.is_leased());
     assert_eq!(reader.look(&world, 0, 11), Some([[8; 10].as_slice(), &[7]].concat()));
+}
+
+/// A file of many pieces is leased as a whole, however it was asked for, as long as it can be told; then from there on.
+#[test]
+fn what_a_file_is_made_of_is_leased_as_far_as_it_can_be_told() {
+    let world = World::of(Geometry { regions: 12, size: 128 << 10, slots: 4096 });
+    let client = Client::new(&world, FILE);
+    let lease = |from: u64| {
+        let offer = world.data().lease(OWNER, FILE, client.ring, from).unwrap();
+        let end = offer.start + offer.pieces.iter().map(|piece| piece.len).sum::<u64>();
+        (offer.start, end, offer.pieces.len())
+    };
+    // Written from the end, so that no two become one.
+    (0..20_000_u64).rev().for_each(|at| world.write(FILE, at, &[at as u8]));
+    assert_eq!(lease(15_000), (0, 20_000, 20_000));
+    // Every second byte of as much again is a hole.
+    (10_000..20_000_u64).rev().for_each(|at| world.write(FILE, 2 * at, &[at as u8]));
+    let (start, end, pieces) = lease(0);
+    assert_eq!((start, pieces), (0, 32_767));
+    let size = world.data().facts(FILE).unwrap().size;
+    assert_eq!(size, 39_999);
+    assert_eq!(lease(30_000), (30_000, size, (size - 30_000) as usize));
+    assert!((20_000..size).contains(&end));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 /// Most pieces, and regions, that are leased at once.
-const MOST_PIECES: usize = 8192;
+const MOST_PIECES: usize = 32_768;
 const MOST_REGIONS: usize = 1024;
 
 /// What a client may copy.
@@ -34,6 +34,13 @@ pub struct MapOffer {
     pub regions: Vec<PathBuf>,
     /// Bytes of a region.
     pub region_size: u32,
+}
+
+impl MapOffer {
+    /// Where what is known ends.
+    fn end(&self) -> u64 {
+        self.start + self.pieces.iter().map(|piece| piece.len).sum::<u64>()
+    }
 }
 
 /// A stretch of a file.
@@ -159,7 +166,7 @@ impl Data {
         if self.is_filled_by_others(file, ring) {
             return Err(Error::new(ErrorKind::Busy, "others are writing to the file"));
         }
-        let mut offer = self.pieces_from(&locked, uid, from)?;
+        let mut offer = self.pieces_of(&locked, uid, from)?;
         let state = channel.lock();
         if state.bound != Some(file) {
             return Err(stale());
@@ -178,10 +185,19 @@ impl Data {
         self.rings.of(file).iter().any(|other| other.id != ring && other.lock().may_fill())
     }
 
-    /// What a file is made of: all of it if that is not too much, else from an offset on.
+    /// What a file is made of: all of it if that is not too much, else as much as can be told from an offset on.
+    fn pieces_of(&self, file: &File, uid: Uid, from: u64) -> Result<MapOffer> {
+        if file.index.len() < MOST_PIECES {
+            let offer = self.pieces_from(file, uid, 0)?;
+            // Between pieces there may be holes, and so more than it seemed.
+            if offer.end() >= file.size {
+                return Ok(offer);
+            }
+        }
+        self.pieces_from(file, uid, from)
+    }
+
     fn pieces_from(&self, file: &File, uid: Uid, from: u64) -> Result<MapOffer> {
-        // Before each there may be a hole.
-        let from = if file.index.len() * 2 + 2 <= MOST_PIECES { 0 } else { from };
         let mut regions: Vec<RegionId> = Vec::new();
         let mut pieces: Vec<MapPiece> = Vec::new();
         let mut at = from;

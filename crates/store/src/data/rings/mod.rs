@@ -42,6 +42,8 @@ const MOST_RINGS: usize = 256;
 const MOST_JOBS: usize = 1024;
 /// Records that are heard at once, from which on more of them are expected at once.
 const HEAVY: u64 = 64;
+/// Records that are heard in no time.
+const FEW: u64 = 4;
 
 /// How much there was in all rings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -321,6 +323,16 @@ impl Data {
             true => Traffic::None,
             false if records < HEAVY => Traffic::Light,
             false => Traffic::Heavy,
+        })
+    }
+
+    /// Whether there is so little in a ring that it is heard in no time.
+    #[must_use]
+    pub fn is_quiet(&self, ring: RingId) -> bool {
+        let channel = lock(&self.rings.table).channels.get(&ring).cloned();
+        channel.is_some_and(|channel| match channel.glance() {
+            Glance::Empty => true,
+            Glance::Moving(_, records) | Glance::Waiting(_, records) => records <= FEW,
         })
     }
 
