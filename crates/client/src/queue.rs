@@ -84,7 +84,7 @@ struct Desk {
     seen: Option<Seen>,
 }
 
-/// Whether a request is as short as its answer, and waits for nothing but names, attributes and space.
+/// Whether a request is as short as its answer, and waits for nothing but names and attributes.
 fn is_short(request: &Request) -> bool {
     matches!(
         request,
@@ -110,7 +110,6 @@ fn is_short(request: &Request) -> bool {
             | Request::ReadLink { .. }
             | Request::RemoveXattr { .. }
             | Request::Ring { own: Some(_), .. }
-            | Request::Slab { .. }
     )
 }
 

@@ -29,11 +29,17 @@ pub(crate) struct Seen {
 
 type Paths = HashMap<Vec<u8>, (Attr, Lease)>;
 
-#[derive(Default)]
 struct Known {
     generations: [Paths; 2],
     /// Where directories are.
     dirs: HashMap<FileId, (Vec<u8>, Lease)>,
+}
+
+impl Default for Known {
+    fn default() -> Known {
+        // One that grows has to be copied each time.
+        Known { generations: [Paths::with_capacity(GENERATION), Paths::default()], dirs: HashMap::new() }
+    }
 }
 
 impl Known {

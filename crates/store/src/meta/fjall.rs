@@ -8,11 +8,12 @@
 
 use super::ahead::{self, Log, Mark};
 use super::flush::Flusher;
+use super::hash::Seeded;
 use super::tops::{self, Tops};
 use super::{Batch, Kv, Visit, archives, quiet};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use forebay_model::{Bytes, Error, ErrorKind, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
@@ -45,8 +46,37 @@ pub struct FjallKv {
 #[derive(Default)]
 struct Ahead {
     /// What is in the log, as far as nothing later in it changes it.
-    changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    changes: HashMap<Vec<u8>, Option<Vec<u8>>, Seeded>,
+    /// With what those keys begin that are long enough.
+    heads: HashSet<Head, Seeded>,
     tops: Tops,
+}
+
+/// A letter and a number.
+type Head = [u8; 9];
+
+impl Ahead {
+    fn put(&mut self, key: &[u8], value: Option<&[u8]>) {
+        if let Some(head) = key.first_chunk() {
+            self.heads.insert(*head);
+        }
+        self.changes.insert(key.to_vec(), value.map(<[u8]>::to_vec));
+    }
+
+    /// Whether there may be keys that begin like this.
+    fn may_have(&self, prefix: &[u8]) -> bool {
+        match prefix.first_chunk::<{ size_of::<Head>() }>() {
+            Some(head) => self.heads.contains(head),
+            None => self.changes.keys().any(|key| key.starts_with(prefix)),
+        }
+    }
+
+    /// Takes everything out, and expects as much again.
+    fn take(&mut self) -> HashMap<Vec<u8>, Option<Vec<u8>>, Seeded> {
+        self.heads.clear();
+        let next = HashMap::with_capacity_and_hasher(self.changes.len(), self.changes.hasher().clone());
+        std::mem::replace(&mut self.changes, next)
+    }
 }
 
 impl FjallKv {
@@ -97,7 +127,7 @@ impl FjallKv {
         })?;
         let log = take_over(dir, &database, &keyspace)?;
         let tops = find_tops(dir, &database, &keyspace)?;
-        let ahead = RwLock::new(Ahead { changes: BTreeMap::new(), tops });
+        let ahead = RwLock::new(Ahead { tops, ..Ahead::default() });
         let flusher = Flusher::default();
         let (log, rested) = (Mutex::new(log), Mutex::default());
         Ok(FjallKv { dir: dir.to_owned(), database, keyspace, flusher, log, rested, ahead })
@@ -122,7 +152,7 @@ impl FjallKv {
         }
         let had = {
             let mut ahead = self.change_ahead();
-            let Ahead { changes, tops } = &mut *ahead;
+            let Ahead { changes, tops, .. } = &mut *ahead;
             let had = tops.clone();
             // Before the tree has it: whoever asks finds it here or there.
             changes.iter().filter(|(_, value)| value.is_some()).for_each(|(key, _)| tops.raise(key));
@@ -132,11 +162,13 @@ impl FjallKv {
             let ahead = self.ahead();
             // What came and went since the last time was never there.
             let stays = ahead.changes.iter().filter(|(key, value)| value.is_some() || had.may_have(key));
-            let changes = stays.map(|(key, value)| (key.as_slice(), value.as_deref()));
-            put(&self.dir, &self.database, &self.keyspace, changes, log.mark())?;
+            let mut changes: Vec<_> = stays.map(|(key, value)| (key.as_slice(), value.as_deref())).collect();
+            // Neighbours in the tree one after the other.
+            changes.sort_unstable();
+            put(&self.dir, &self.database, &self.keyspace, changes.into_iter(), log.mark())?;
         }
         // Only now that it is in the tree.
-        let done = std::mem::take(&mut self.change_ahead().changes);
+        let done = self.change_ahead().take();
         log.clear();
         // Nobody waits for its memory.
         drop(done);
@@ -222,12 +254,7 @@ impl Kv for FjallKv {
     }
 
     fn scan(&self, prefix: &[u8], from: &[u8], visit: Visit<'_>) -> Result<()> {
-        let is_ahead = {
-            let ahead = self.ahead();
-            let first = ahead.changes.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded)).next();
-            first.is_some_and(|(key, _)| key.starts_with(prefix))
-        };
-        if is_ahead {
+        if self.ahead().may_have(prefix) {
             self.catch_up(&mut self.log())?;
         }
         let start = Bound::Included(prefix.max(from).to_vec());
@@ -275,7 +302,8 @@ impl Kv for FjallKv {
             self.catch_up(&mut log)?;
         }
         log.append(&record);
-        self.change_ahead().changes.extend(batch.changes.iter().cloned());
+        let mut ahead = self.change_ahead();
+        batch.changes().for_each(|(key, value)| ahead.put(key, value));
         Ok(())
     }
 

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub const MAX_LINKS: usize = 1024;
 
 const VERSION: u8 = 3;
+/// Bytes that most inodes take at most.
+const USUAL: usize = 128;
 /// What `stat` says of a directory's length: entries are not counted.
 const DIRECTORY_SIZE: u64 = 4096;
 
@@ -209,7 +211,9 @@ impl Inode {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        postcard::to_extend(self, vec![VERSION]).expect("an inode can always be written to memory")
+        let mut bytes = Vec::with_capacity(USUAL);
+        bytes.push(VERSION);
+        postcard::to_extend(self, bytes).expect("an inode can always be written to memory")
     }
 
     pub(super) fn decode(id: FileId, bytes: &[u8]) -> Result<Inode> {
