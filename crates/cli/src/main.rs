@@ -226,6 +226,10 @@ fn run(command: Command) -> Outcome {
     }
 }
 
+/// A request for a name takes and gives back dozens of small pieces of memory, on whichever thread.
+#[global_allocator]
+static MEMORY: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(output::confess));
     let outcome =

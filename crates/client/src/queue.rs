@@ -26,9 +26,9 @@ use std::time::Duration;
 
 /// After so many requests that could go by a queue it is worth asking for one.
 const WORTH: u32 = 1;
-/// How long a thread looks for its answer before it sleeps.
+/// How long a thread looks for its answer before it sleeps: as long as a desk may take to wake up on a core that was idle.
 const SHORTEST_LOOK: Duration = Duration::from_micros(2);
-const LONGEST_LOOK: Duration = Duration::from_micros(50);
+const LONGEST_LOOK: Duration = Duration::from_micros(200);
 /// How long it sleeps before it leaves the rest to the runtime.
 const PATIENCE: Duration = Duration::from_millis(2);
 /// Between two looks of the runtime whether the connection still stands.

@@ -15,7 +15,7 @@ use crate::service::{Caller, Service};
 use crate::visitor::Visitor;
 use forebay_model::{Error, ErrorKind, Result};
 use forebay_shm::{
-    Aside, Bell, Clerk, Core, Epochs, Lease, Looked, MOST_REPLY, Moment, QUEUE_SLOTS, Spin, Taken,
+    Aside, Away, Bell, Clerk, Core, Epochs, Lease, Looked, MOST_REPLY, Moment, QUEUE_SLOTS, Spin, Taken,
 };
 use forebay_store::{MOST_BELLS, MOST_QUEUES};
 use forebay_wire::{Answer, Call, FrameKind, HEADER, Header, QueueGrant, Reply, Request, body, frame};
@@ -201,8 +201,11 @@ impl Desk {
                 continue;
             }
             let in_vain = || asker.is_some_and(Core::is_here);
-            if in_vain() && aside.step(asker, Instant::now()) {
-                continue;
+            if in_vain() {
+                bell.iter().for_each(|bell| bell.leave());
+                if aside.step(asker, Instant::now()) {
+                    continue;
+                }
             }
             let Looked::SinceThen(begin) =
                 self.spin.until(|| queues.iter().any(|queue| queue.clerk.is_asked()), in_vain)
@@ -212,6 +215,8 @@ impl Desk {
             // Who leaves meanwhile is not to be held here.
             drop(queues);
             if let Some(bell) = bell {
+                // Who asks next is not to find its core taken.
+                let _away = Away::from(asker);
                 bell.sleep(NAP, || self.queues().iter().any(|queue| queue.clerk.is_asked()));
             }
             self.spin.waited(begin.elapsed());

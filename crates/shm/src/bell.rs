@@ -61,6 +61,11 @@ impl Bell {
         }
     }
 
+    /// It is about to run elsewhere: nobody waits for it in vain.
+    pub fn leave(&self) {
+        self.word(CORE_AT).store(Core::NOWHERE.word(), Ordering::Relaxed);
+    }
+
     /// The core on which it was awake last, if it has said so.
     pub(crate) fn core(&self) -> Option<Core> {
         Core::of(self.word(CORE_AT).load(Ordering::Relaxed))

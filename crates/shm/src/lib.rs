@@ -30,8 +30,8 @@ pub use arena::{Arena, Grant, Slab, Ticket, View};
 pub use bell::{BELL_BYTES, Bell};
 pub use epochs::{EPOCHS_BYTES, EPOCHS_NAME, Epochs, Lease, Moment, Told};
 pub use queue::{
-    Answered, Aside, Asked, Asker, Clerk, Core, Looked, MOST_REPLY, MOST_REQUEST, QUEUE_BYTES, QUEUE_SLOTS,
-    Spin, Taken,
+    Answered, Aside, Asked, Asker, Away, Clerk, Core, Looked, MOST_REPLY, MOST_REQUEST, QUEUE_BYTES,
+    QUEUE_SLOTS, Spin, Taken,
 };
 pub use ring::{Commit, Filling, Found, Nonce, RECORD, RING_BYTES, RING_RECORDS, Reader, Taker, Writer};
 pub use slots::{SLOT, Slots};

@@ -1,7 +1,8 @@
 //! Which core a thread runs on, and how it leaves that to somebody else.
 //!
 //! Two threads that answer each other, and share a core, wait for each other in vain while they look. The scheduler notices
-//! that after some milliseconds only, though another core is idle.
+//! that after some milliseconds only, though another core is idle; and in a virtual machine, where an idle core takes long to
+//! wake up, it has whoever is woken run on the core of who wakes it.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::time::{Duration, Instant};
@@ -23,17 +24,38 @@ impl Aside {
             return false;
         }
         self.last = Some(now);
-        let Ok(all) = sched_getaffinity(None) else { return false };
-        let mut free = all;
+        Away::from(taken).is_some()
+    }
+}
+
+/// The calling thread is kept off some cores for as long as this is there.
+pub struct Away {
+    all: CpuSet,
+    left: CpuSet,
+}
+
+impl Away {
+    /// Away from these cores, if the thread may run on any other.
+    pub fn from(taken: impl IntoIterator<Item = Core>) -> Option<Away> {
+        let all = sched_getaffinity(None).ok()?;
+        let mut left = all;
         for Core(core) in taken {
             let core = core as usize - 1;
             if core < CpuSet::MAX_CPU {
-                free.unset(core);
+                left.unset(core);
             }
         }
-        let moved = free.count() > 0 && sched_setaffinity(None, &free).is_ok();
-        // Should it be refused, the thread stays with those that it has.
-        moved && sched_setaffinity(None, &all).is_ok()
+        let moved = left != all && left.count() > 0 && sched_setaffinity(None, &left).is_ok();
+        moved.then_some(Away { all, left })
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        // Unless somebody has said meanwhile where it is to run. Should it be refused, the thread stays with what it has.
+        if sched_getaffinity(None) == Ok(self.left) {
+            let _ = sched_setaffinity(None, &self.all);
+        }
     }
 }
 
@@ -46,6 +68,9 @@ impl Core {
     pub(crate) fn here() -> Core {
         Core(sched_getcpu() as u32 + 1)
     }
+
+    /// None that anybody runs on.
+    pub(crate) const NOWHERE: Core = Core(u32::MAX);
 
     /// What a word says, if it says anything.
     pub(crate) fn of(word: u32) -> Option<Core> {
@@ -74,9 +99,10 @@ mod tests {
         let all = || (0..CpuSet::MAX_CPU as u32).map(|core| Core(core + 1));
         assert!(!Aside::default().step(all(), now), "every core is somebody's");
         assert!(
-            !Aside::default().step([Core(u32::MAX)].into_iter().chain(all()), now),
+            !Aside::default().step([Core::NOWHERE].into_iter().chain(all()), now),
             "nor is there such a core"
         );
+        assert!(Away::from([Core::NOWHERE]).is_none() && !Core::NOWHERE.is_here());
         for core in (0..CpuSet::MAX_CPU).filter(|core| may.is_set(*core)) {
             let mut aside = Aside::default();
             let taken = Core::of(core as u32 + 1);
@@ -86,5 +112,25 @@ mod tests {
             assert_eq!(sched_getaffinity(None).unwrap(), may);
         }
         assert_eq!(Core::of(0), None);
+    }
+
+    #[test]
+    fn who_is_away_may_come_back_unless_somebody_says_where_it_is_to_run() {
+        let may = sched_getaffinity(None).unwrap();
+        let here = Core::here();
+        let Some(away) = Away::from([here]) else {
+            assert_eq!(may.count(), 1, "there is nowhere else");
+            return;
+        };
+        assert!(!here.is_here() && sched_getaffinity(None).unwrap().count() == may.count() - 1);
+        drop(away);
+        assert_eq!(sched_getaffinity(None).unwrap(), may);
+        let away = Away::from([here]);
+        let mut only = CpuSet::new();
+        only.set(here.0 as usize - 1);
+        sched_setaffinity(None, &only).unwrap();
+        drop(away);
+        assert_eq!(sched_getaffinity(None).unwrap(), only);
+        sched_setaffinity(None, &may).unwrap();
     }
 }

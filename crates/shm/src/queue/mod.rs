@@ -13,7 +13,7 @@ mod aside;
 mod protocol;
 mod spin;
 
-pub use aside::{Aside, Core};
+pub use aside::{Aside, Away, Core};
 pub use spin::{Looked, Spin};
 
 use crate::bell::Bell;

@@ -113,7 +113,8 @@ impl Target {
             FileKind::Special(Special::Character(number)) => (5, Some(number)),
             FileKind::Special(Special::Block(number)) => (6, Some(number)),
         };
-        let mut value = vec![VERSION, kind];
+        let mut value = Vec::with_capacity(2 + ID + 4);
+        value.extend([VERSION, kind]);
         value.extend(self.file.0.to_be_bytes());
         value.extend(device.into_iter().flat_map(u32::to_be_bytes));
         value

@@ -34,7 +34,8 @@ impl Share {
     }
 
     pub(super) fn encode(self) -> Vec<u8> {
-        let mut value = vec![VERSION];
+        let mut value = Vec::with_capacity(13);
+        value.push(VERSION);
         value.extend(self.subdirs.to_be_bytes());
         value.extend(self.touched.unwrap_or_default().0.to_be_bytes());
         value
