@@ -84,7 +84,7 @@ struct Desk {
     seen: Option<Seen>,
 }
 
-/// Whether a request is as short as its answer, and waits for nothing but names and attributes.
+/// Whether a request is as short as its answer, and waits for nothing but names and attributes, or for a ring that is there.
 fn is_short(request: &Request) -> bool {
     matches!(
         request,

@@ -206,6 +206,7 @@ impl Desk {
                 if aside.step(asker, Instant::now()) {
                     continue;
                 }
+                bell.iter().for_each(|bell| bell.attend());
             }
             let Looked::SinceThen(begin) =
                 self.spin.until(|| queues.iter().any(|queue| queue.clerk.is_asked()), in_vain)
@@ -217,6 +218,7 @@ impl Desk {
             if let Some(bell) = bell {
                 // Who asks next is not to find its core taken.
                 let _away = Away::from(asker);
+                bell.attend();
                 bell.sleep(NAP, || self.queues().iter().any(|queue| queue.clerk.is_asked()));
             }
             self.spin.waited(begin.elapsed());

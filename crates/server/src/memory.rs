@@ -159,6 +159,8 @@ fn claim(service: &Service, caller: &Caller, token: &Token, need: Access) -> Res
 }
 
 fn ring(service: &Service, caller: &Caller, token: &Token, wanted: Wanted) -> Answer {
+    // Nobody binds a ring anew whose client has given this up and goes on elsewhere.
+    let _pass = caller.fence.pass()?;
     let Wanted { own, write, job } = wanted;
     let need = if write { Access::WRITE } else { Access::READ };
     let hold = claim(service, caller, token, need)?;

@@ -105,10 +105,10 @@ fn a_close_that_nobody_waits_for_is_done() {
     }
 }
 
-/// Files that are written and closed one after the other are written by the ring of the first, across restarts too, and
-/// everybody finds in each what was written to it.
+/// Files that are written and closed one after the other are written by rings of earlier ones, of which there are a few because
+/// space is asked for ahead; across restarts too, and everybody finds in each what was written to it.
 #[test]
-fn small_files_are_written_by_the_ring_of_the_one_before() {
+fn small_files_are_written_by_the_rings_of_those_before() {
     let mut world = World::new(32);
     let client = blocking::Client::connect(world.client_config(By::Unix)).unwrap();
     let bytes = |round: usize| pattern(round as u64, 1 + round * 977 % 9000);
@@ -119,7 +119,7 @@ fn small_files_are_written_by_the_ring_of_the_one_before() {
             file.close().unwrap();
         }
         if round % 100 == 99 {
-            assert_eq!(count(&world, ".ring"), 1);
+            assert!((1..=10).contains(&count(&world, ".ring")));
             world.start_again();
         }
     }

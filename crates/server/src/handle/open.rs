@@ -49,9 +49,9 @@ impl Service {
             let made =
                 self.store.names().create_file(&caller.who, dir, name, mode, layout, lives, self.now());
             match made.map_err(Stop::from) {
-                Ok((file, inode)) => {
+                Ok((file, _)) => {
                     // Whoever makes a file has it open as he likes, whatever its mode.
-                    if let Some(hold) = self.hold_new(file)? {
+                    if let Some((hold, inode)) = self.hold_live(file)? {
                         note_set_id(&hold, &inode);
                         let token = self.seal(caller, file, access);
                         caller.session.insert(token, hold)?;
@@ -134,12 +134,6 @@ impl Service {
         let Some(inode) = unless_gone(names.check_open(&caller.who, file, access))? else { return Ok(None) };
         note_set_id(&hold, &inode);
         self.opened(caller, file, inode, access, truncate, hold).map(Some)
-    }
-
-    /// Holds a file that was just made; `None` if it went meanwhile.
-    fn hold_new(&self, file: FileId) -> Result<Option<Arc<Hold>>, Stop> {
-        let Some(hold) = unless_gone(self.opens.hold(file))? else { return Ok(None) };
-        Ok(self.store.names().has(file)?.then(|| Arc::new(hold)))
     }
 
     /// Holds a file that was there a moment ago; `None` if it went meanwhile.

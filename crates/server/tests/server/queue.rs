@@ -143,9 +143,15 @@ fn what_was_given_up_with_its_connection_changes_nothing() {
     let mut first = Raw::bare(std::os::unix::net::UnixStream::connect(world.socket()).unwrap());
     let welcome = first.greet(&crate::raw::hello(Channel::Control, 1), None).unwrap();
     let line = Line::open(&mut first);
+    let Ok(Reply::Opened { token, .. }) = line.call(create("f", IfExists::Open)) else { panic!("not made") };
+    let bind = |own| line.call(Request::Ring { token, own, write: true });
+    let Ok(Reply::Ring(ring)) = bind(None) else { panic!("no ring") };
+    assert!(bind(Some(ring.ring)).is_ok());
     let mut second = world.control();
     assert_eq!(second.call(Request::Abandon { connection: welcome.connection }), Ok(Reply::Done));
     refused(line.call(create("late", IfExists::Open)), ErrorKind::Unreachable);
+    // Its client may write by it already, as it was bound elsewhere since.
+    refused(bind(Some(ring.ring)), ErrorKind::Unreachable);
     refused(second.walk("late"), ErrorKind::NotFound);
 }
 

@@ -207,11 +207,6 @@ impl Names {
         self.find_inode(id)?.ok_or_else(|| no_file(id))
     }
 
-    /// Whether a file is there.
-    pub fn has(&self, id: FileId) -> Result<bool> {
-        Ok(self.kv.get(&key::inode(id))?.is_some())
-    }
-
     fn find_inode(&self, id: FileId) -> Result<Option<Inode>> {
         self.kv.get(&key::inode(id))?.map(|bytes| Inode::decode(id, &bytes)).transpose()
     }

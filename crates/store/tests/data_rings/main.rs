@@ -88,6 +88,25 @@ fn one_step(
     }
 }
 
+#[test]
+fn a_ring_that_is_bound_twice_at_once_is_bound_once() {
+    let world = World::new();
+    let (one, other) = (FileId(100), FileId(101));
+    let mut client = Client::new(&world, one);
+    for round in 0..100_u8 {
+        client.rebind(&world, one);
+        let bind =
+            || world.data().bind_ring(OWNER, JobId(2), other, Some(client.ring), true).unwrap().binding;
+        let bindings = std::thread::scope(|scope| {
+            let both = [scope.spawn(bind), scope.spawn(bind)];
+            both.map(|thread| thread.join().unwrap())
+        });
+        (client.binding, client.file) = (bindings[0].max(bindings[1]), other);
+        assert!(client.write(&world, 0, &[round; 10]));
+        assert_eq!(world.read(other), [round; 10]);
+    }
+}
+
 /// The store's process dies. Clients go on as far as they can; some die too.
 fn die(dice: &mut Dice, world: &mut World, clients: &mut Vec<Client>, model: &mut BTreeMap<FileId, Vec<u8>>) {
     world.stop();

@@ -404,8 +404,9 @@ impl Data {
         state.note.set_header(&header);
         drop(state);
         let mut table = lock(&self.rings.table);
-        if let Some(before) = before {
-            Rings::unbind(&mut table, channel, before);
+        // Who binds it twice at once has it bound once.
+        for bound in before.into_iter().chain([file]) {
+            Rings::unbind(&mut table, channel, bound);
         }
         table.bound.entry(file).or_default().push(channel.clone());
         Ok(())
