@@ -291,12 +291,14 @@ impl Queue {
             Ok((caller, request @ Request::Close { .. })) => {
                 What::Begun(self.close(service, caller, request))
             }
-            Ok((caller, request)) => match class(&request, service.union.is_some()) {
-                Class::Usual | Class::Behind | Class::Memory => {
-                    What::Begun(ask(service, &self.job, caller, request))
+            Ok((caller, request)) => {
+                let class = class(&request, service.union.is_some());
+                let is_ring = matches!(request, Request::Ring { .. });
+                match is_ring || matches!(class, Class::Usual | Class::Behind) {
+                    true => What::Begun(ask(service, &self.job, caller, request)),
+                    false => What::Elsewhere,
                 }
-                _ => What::Elsewhere,
-            },
+            }
         };
         (header.id, what)
     }
