@@ -10,7 +10,7 @@ use super::ahead::{self, Log, Mark};
 use super::flush::Flusher;
 use super::hash::Seeded;
 use super::tops::{self, Tops};
-use super::{Batch, Kv, Visit, archives, quiet};
+use super::{Batch, HEAD, Head, Kv, Visit, archives, quiet};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use forebay_model::{Bytes, Error, ErrorKind, Result};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -52,9 +52,6 @@ struct Ahead {
     tops: Tops,
 }
 
-/// A letter and a number.
-type Head = [u8; 9];
-
 impl Ahead {
     fn put(&mut self, key: &[u8], value: Option<&[u8]>) {
         if let Some(head) = key.first_chunk() {
@@ -65,7 +62,7 @@ impl Ahead {
 
     /// Whether there may be keys that begin like this.
     fn may_have(&self, prefix: &[u8]) -> bool {
-        match prefix.first_chunk::<{ size_of::<Head>() }>() {
+        match prefix.first_chunk::<HEAD>() {
             Some(head) => self.heads.contains(head),
             None => self.changes.keys().any(|key| key.starts_with(prefix)),
         }

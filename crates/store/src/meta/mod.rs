@@ -43,6 +43,10 @@ use forebay_model::Result;
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
+/// With what all keys of one file or directory begin: a letter and a number.
+const HEAD: usize = 9;
+type Head = [u8; HEAD];
+
 /// What a visitor of [`Kv::scan`] says to every pair: go on, or enough.
 pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 

@@ -44,6 +44,9 @@ const MOST_JOBS: usize = 1024;
 const HEAVY: u64 = 64;
 /// Records that are heard in no time.
 const FEW: u64 = 4;
+/// How long a client may take to say that it has a ring.
+const UNCONFIRMED: Duration = Duration::from_secs(60);
+const BELL: &str = "bell";
 
 /// How much there was in all rings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,9 +58,6 @@ pub enum Traffic {
     /// So much that there will be more in a moment.
     Heavy,
 }
-/// How long a client may take to say that it has a ring.
-const UNCONFIRMED: Duration = Duration::from_secs(60);
-const BELL: &str = "bell";
 
 /// Which ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
