@@ -50,6 +50,8 @@ pub(crate) struct Lane {
     writer: Writer,
     bell: Bell,
     slabs: VecDeque<Slab>,
+    /// The number behind the last slab that it was given.
+    next_slab: u32,
     last: u64,
     _lock: File,
 }
@@ -76,6 +78,8 @@ pub(crate) enum Wrote {
     All { ahead: bool },
     /// There is not enough space in the slabs.
     NoSpace,
+    /// Nor would there be with as many slabs as are worth having.
+    TooMuch,
     /// The slabs were taken back.
     Recalled,
     /// The server has not taken what is in the ring.
@@ -203,6 +207,7 @@ impl Lane {
             writer,
             bell,
             slabs: VecDeque::new(),
+            next_slab: 0,
             last: 0,
             _lock: file,
         })
@@ -218,18 +223,14 @@ impl Lane {
         self.writer.reader()
     }
 
-    /// The first slab that is still needed.
+    /// The first slab that is still needed. One that is on its way is behind all that were here.
     pub(crate) fn keep(&self) -> u32 {
-        self.slabs.front().map_or(u32::MAX, |slab| slab.number)
-    }
-
-    /// How many slabs there are.
-    pub(crate) fn slabs(&self) -> usize {
-        self.slabs.len()
+        self.slabs.front().map_or(self.next_slab, |slab| slab.number)
     }
 
     /// Adds a slab. What was granted in earlier epochs was taken back.
     pub(crate) fn add(&mut self, grant: &SlabGrant, window: Arc<Window>) {
+        self.next_slab = grant.slab.saturating_add(1);
         self.slabs.retain(|slab| slab.epoch == grant.epoch);
         self.slabs.push_back(Slab {
             number: grant.slab,
@@ -253,7 +254,7 @@ impl Lane {
         }
         let room: u64 = self.slabs.iter().map(|slab| u64::from(slab.room())).sum();
         if room < data.len() as u64 {
-            return Wrote::NoSpace;
+            return if self.slabs.len() > SLABS { Wrote::TooMuch } else { Wrote::NoSpace };
         }
         if self.writer.room() <= self.slabs.len() as u64 {
             return Wrote::Full;

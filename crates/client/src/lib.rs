@@ -11,7 +11,7 @@
 //! session, opens         what outlives a connection         retry, reconnect, re-established files
 //! line                   the control connection             many calls at once
 //! transfer, flow, data   payload                            split, pipelined, straight from and to the caller
-//! memory, lane           payload on the server's machine   by rings and slabs, without asking; else as above
+//! memory, lane, arrived  payload on the server's machine   by rings and slabs, without asking; else as above
 //! queue                  requests on the server's machine  by a queue in shared memory; else by the line
 //! seen                   what was answered there           for as long as the server says, in shared memory, that it counts
 //! handshake, transport   first words, frames of a stream
@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod arrived;
 pub mod blocking;
 mod by_id;
 mod client;

@@ -5,7 +5,8 @@
 //! others ask: for a ring, for a slab, and if that comes to nothing they go by the socket, which is always right: the
 //! server hears the ring before it does anything else to the file.
 
-use crate::lane::{Lane, SLABS, Wrote, monotonic};
+use crate::arrived::Arrived;
+use crate::lane::{Lane, Wrote, monotonic};
 use crate::leased::Leased;
 use crate::session::{Session, Who};
 use forebay_model::{ErrorKind, Result};
@@ -49,6 +50,8 @@ pub(crate) struct Memory {
     pub(crate) token: Token,
     pub(crate) who: Who,
     lane: Mutex<Option<Lane>>,
+    /// Slabs for it that came while it was in use.
+    arrived: Arrived,
     /// Held by whoever asks for a ring, a slab or a lease.
     pub(crate) asking: tokio::sync::Mutex<()>,
     /// Bytes that were written, and something for each write.
@@ -76,6 +79,7 @@ impl Memory {
             token,
             who,
             lane: Mutex::default(),
+            arrived: Arrived::default(),
             asking: tokio::sync::Mutex::default(),
             seen: AtomicU64::new(0),
             wrote: AtomicU64::new(0),
@@ -105,7 +109,11 @@ impl Memory {
         let life = self.session.opens.life();
         match lane.as_mut() {
             Some(lane) if lane.life == life && lane.writes => {
+                self.arrived.hand(lane);
                 let wrote = lane.write(offset, data);
+                if matches!(wrote, Wrote::All { ahead: true } | Wrote::NoSpace) {
+                    self.arrived.will_need(lane.ring, lane.keep());
+                }
                 // After it counts and before it returns: whoever reads then must not find what was leased before, nor
                 // what was asked for while it was on its way.
                 self.wrote.fetch_add(1, Ordering::AcqRel);
@@ -181,6 +189,7 @@ impl Memory {
                     self.scarce.store(scarce.saturating_sub(1), Ordering::Relaxed);
                     self.ask(data.len()).await
                 }
+                Tried::Wrote(Wrote::TooMuch) => false,
                 Tried::Wrote(Wrote::Recalled) | Tried::Unbound => self.bind(true).await,
                 Tried::Wrote(Wrote::Full) => {
                     if let Some(lane) = self.lane().as_deref().and_then(Option::as_ref) {
@@ -215,9 +224,7 @@ impl Memory {
     }
 
     async fn get_ahead(&self) {
-        if let Ok(_asking) = self.asking.try_lock()
-            && self.lane().as_deref().and_then(Option::as_ref).is_some_and(|lane| lane.slabs() < SLABS)
-        {
+        if let Ok(_asking) = self.asking.try_lock() {
             let found = self.ask(0).await;
             self.scarce.store(if found { 0 } else { SCARCE }, Ordering::Relaxed);
         }
@@ -226,7 +233,8 @@ impl Memory {
     /// Has a ring bound to the file; false if there is none to be had.
     pub(crate) async fn bind(&self, write: bool) -> bool {
         let life = self.session.opens.life();
-        let Some(before) = self.lane().map(|mut lane| lane.take()) else { return true };
+        let Some(mut before) = self.lane().map(|mut lane| lane.take()) else { return true };
+        before.iter_mut().for_each(|lane| self.arrived.hand(lane));
         let before = before.or_else(|| self.session.lanes.take(self.token.uid));
         let own = before.as_ref().map(|lane| lane.ring);
         let request = Request::Ring { token: self.token, own, write };
@@ -268,12 +276,7 @@ impl Memory {
 
     /// Asks for a slab; false if there is none to be had.
     async fn ask(&self, least: usize) -> bool {
-        let known =
-            self.lane().and_then(|lane| lane.as_ref().map(|lane| (lane.ring, lane.keep(), lane.slabs())));
-        let Some((ring, keep, slabs)) = known else { return true };
-        if slabs > SLABS {
-            return false;
-        }
+        let Some((ring, keep)) = self.arrived.needed() else { return false };
         let least = u32::try_from(least).unwrap_or(u32::MAX);
         let request = Request::Slab { ring, keep, least };
         match self.session.call(&self.who, &request).await {
@@ -287,13 +290,7 @@ impl Memory {
                         return false;
                     }
                 };
-                // Whoever has it gives it back soon; if not, the slab is taken back one day.
-                if let Some(lane) = self.lane().as_deref_mut().and_then(Option::as_mut)
-                    && lane.ring == ring
-                {
-                    lane.add(&grant, window);
-                }
-                true
+                self.arrived.put(ring, *grant, window)
             }
             Err(error) if error.kind() == ErrorKind::Stale => {
                 self.lane().map(|mut lane| lane.take()).is_some()
@@ -306,7 +303,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let lane = self.lane.get_mut().ok().and_then(Option::take);
-        if let Some(lane) = lane {
+        if let Some(mut lane) = lane {
+            self.arrived.hand(&mut lane);
             self.session.lanes.put(lane);
         }
     }

@@ -71,7 +71,8 @@ impl Recall {
 
 /// Whether a ring gets nothing more before it was heard: it has as many slabs as it may, or its client has done with all.
 fn must_hear(state: &State, keep: u32) -> bool {
-    state.slabs.len() >= MOST_SLABS as usize || (keep == u32::MAX && !state.slabs.is_empty())
+    state.slabs.len() >= MOST_SLABS as usize
+        || state.slabs.last().is_some_and(|granted| keep > granted.note.number)
 }
 
 fn wanted(len: u32) -> Want {
