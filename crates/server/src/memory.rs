@@ -228,6 +228,9 @@ pub(crate) fn attend(service: &Service) {
                 std::thread::sleep(TEND);
             }
         }
+        if let Err(error) = data.settle_heard() {
+            tracing::error!(%error, "a closed file could not be settled; the next start will do it");
+        }
         if tended.elapsed() >= TEND {
             tended = Instant::now();
             report(data.tend_rings(IDLE));

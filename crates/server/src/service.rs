@@ -328,7 +328,7 @@ impl Undertaker {
 
 impl Afterwards for Undertaker {
     fn closed(&self, file: FileId) {
-        if let Err(error) = self.store.data().settle(file) {
+        if let Err(error) = self.store.data().settle_soon(file) {
             tracing::error!(%file, %error, "a closed file could not be settled; the next start will do it");
         }
         if self.concerns_others(file, |extent| is_afar(extent) && extent.is_open()) {

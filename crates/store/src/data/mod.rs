@@ -419,7 +419,8 @@ impl Data {
 
     /// Writes down the sizes of all files, for the end of the process.
     pub fn settle_all(&self) -> Result<()> {
-        self.files.ids().into_iter().try_for_each(|id| self.settle(id))
+        let closed = self.rings.take_closed();
+        self.files.ids().into_iter().chain(closed).try_for_each(|id| self.settle(id))
     }
 
     /// Writes down a file's size after its last close, and lets go of what need not be in memory.

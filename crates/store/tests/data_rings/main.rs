@@ -235,7 +235,7 @@ fn writers_that_need_all_processors_are_heard_when_they_pause_or_have_said_much(
     assert_eq!(said(&clients), [0, 0], "there is one for each");
     write(&mut clients, 3);
     assert_ne!(world.data().attend(1).unwrap(), Traffic::None);
-    std::thread::sleep(Duration::from_millis(5));
+    std::thread::sleep(Duration::from_millis(15));
     assert_ne!(world.data().attend(1).unwrap(), Traffic::None);
     assert_eq!(said(&clients), [0, 0], "they have paused");
     for _ in 0..160 {

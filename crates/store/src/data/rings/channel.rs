@@ -17,8 +17,8 @@ const RUN: u64 = 16 << 20;
 /// What waits in a ring that is being written is heard when it is so much, at the latest.
 const MANY_RECORDS: u64 = RING_RECORDS / 4;
 const MANY_SLABS: usize = MOST_SLABS as usize * 2 / 3;
-/// A client that has published nothing for so long is not in the middle of something.
-const STILL: Duration = Duration::from_millis(2);
+/// A client that has published nothing for so long is not in the middle of something, nor waits for its processor.
+const STILL: Duration = Duration::from_millis(10);
 
 /// A ring.
 pub(super) struct Channel {
@@ -71,6 +71,15 @@ pub(super) enum Glance {
     Moving(FileId, u64),
     /// Something that nobody adds to just now, or that leaves little room: it is to be heard.
     Waiting(FileId, u64),
+}
+
+impl Glance {
+    pub(super) fn records(self) -> u64 {
+        match self {
+            Glance::Empty => 0,
+            Glance::Moving(_, records) | Glance::Waiting(_, records) => records,
+        }
+    }
 }
 
 /// A slab that its client may fill.
@@ -167,14 +176,15 @@ impl Channel {
         patience.is_zero() || state.still(taken + waiting).min(state.granted.elapsed()) >= patience
     }
 
-    /// The writes that wait in the ring, and the number of records they are in. Whatever is not as it should be is
-    /// passed over and counted.
-    pub(super) fn collect(&self, state: &mut State, clock: fn() -> u64) -> (Vec<Heard>, u64) {
+    /// The writes that wait in the ring up to a record, and the number of records they are in. Whatever is not as it
+    /// should be is passed over and counted.
+    pub(super) fn collect(&self, state: &mut State, until: u64, clock: fn() -> u64) -> (Vec<Heard>, u64) {
         let taken = state.note.taken();
         let Some(waiting) = self.taker.waiting(taken) else {
             state.refused += 1;
             return (Vec::new(), 0);
         };
+        let waiting = waiting.min(until.saturating_sub(taken));
         // Read after the records were published: an honest stamp is never later.
         let now = clock();
         let mut heard: Vec<Heard> = Vec::new();

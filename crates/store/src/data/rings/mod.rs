@@ -8,6 +8,7 @@
 //! was heard; nothing in shared memory is believed; a slab is given up only when all its records were taken.
 
 mod adopt;
+mod attend;
 mod channel;
 mod lease;
 mod note;
@@ -16,6 +17,8 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
+use attend::Hearing;
+pub use attend::Traffic;
 pub(super) use lease::{Leases, Watch};
 pub use lease::{MapAt, MapOffer, MapPiece};
 pub(super) use note::{Header, Note};
@@ -26,7 +29,7 @@ use super::file::{File, SizeRecord};
 use super::publish::{Put, Space, Write};
 use super::{Data, lock};
 use crate::superblock::boot_id;
-use channel::{Channel, Glance, Heard, State};
+use channel::{Channel, Heard, State};
 use crc32c::crc32c;
 use forebay_model::{Error, ErrorKind, FileId, JobId, Result, Span, Stamp, Uid};
 use forebay_shm::{BELL_BYTES, Bell, RING_BYTES, Taker};
@@ -40,24 +43,9 @@ use std::time::{Duration, Instant};
 const MOST_RINGS: usize = 256;
 /// Most jobs of which it is known what they did not use.
 const MOST_JOBS: usize = 1024;
-/// Records that are heard at once, from which on more of them are expected at once.
-const HEAVY: u64 = 64;
-/// Records that are heard in no time.
-const FEW: u64 = 4;
 /// How long a client may take to say that it has a ring.
 const UNCONFIRMED: Duration = Duration::from_secs(60);
 const BELL: &str = "bell";
-
-/// How much there was in all rings.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Traffic {
-    /// Nothing.
-    None,
-    /// Something, or only what is left for later.
-    Light,
-    /// So much that there will be more in a moment.
-    Heavy,
-}
 
 /// Which ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -80,6 +68,21 @@ pub struct RingOffer {
     pub clock: u64,
 }
 
+/// How far rings are heard at once.
+#[derive(Clone, Copy)]
+struct Pass {
+    /// When it began, by the machine's monotonic clock.
+    begin: u64,
+    /// Up to this record: less than all only of the one ring of a file.
+    until: u64,
+}
+
+impl Pass {
+    fn all(begin: u64) -> Pass {
+        Pass { begin, until: u64::MAX }
+    }
+}
+
 /// All rings of a store.
 #[derive(Default)]
 pub(super) struct Rings {
@@ -88,6 +91,10 @@ pub(super) struct Rings {
     bell: OnceLock<Bell>,
     /// Something died of what was heard.
     dead: AtomicBool,
+    /// Files that were closed before all was heard: they are settled when it is.
+    closed: Mutex<BTreeSet<FileId>>,
+    /// How many are hearing something just now.
+    hearing: AtomicUsize,
     /// When space is short, what was used so many nanoseconds ago is left to clients.
     patience: AtomicU64,
     /// Bytes that were granted to jobs and came back unused, until somebody asks.
@@ -102,16 +109,25 @@ struct Table {
 }
 
 impl Rings {
+    fn are_there(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
     /// The rings bound to a file.
     fn of(&self, file: FileId) -> Vec<Arc<Channel>> {
-        match self.count.load(Ordering::Acquire) {
-            0 => Vec::new(),
-            _ => lock(&self.table).bound.get(&file).cloned().unwrap_or_default(),
+        match self.are_there() {
+            true => lock(&self.table).bound.get(&file).cloned().unwrap_or_default(),
+            false => Vec::new(),
         }
     }
 
     pub(super) fn any_of(&self, file: FileId) -> bool {
         !self.of(file).is_empty()
+    }
+
+    /// The files that are still to be settled, and are from now on somebody else's affair.
+    pub(super) fn take_closed(&self) -> BTreeSet<FileId> {
+        std::mem::take(&mut *lock(&self.closed))
     }
 
     fn all(&self) -> Vec<Arc<Channel>> {
@@ -188,15 +204,21 @@ impl Data {
     /// Takes what the rings of a file hold, in the order of stamps. Called with the file locked, before anything else.
     pub(super) fn hear(&self, id: FileId, file: &mut File) -> Result<()> {
         self.before.before(id);
-        let channels = self.rings.of(id);
-        match channels.is_empty() {
-            true => Ok(()),
-            false => self.hear_from(&channels, monotonic(), id, file),
+        if !self.rings.are_there() {
+            return Ok(());
         }
+        // Before it is known which rings there are: what is published in others was not heard.
+        let pass = Pass::all(monotonic());
+        let channels = self.rings.of(id);
+        self.hear_from(&channels, pass, id, file)
     }
 
-    /// The same of some rings, in a pass that began at this moment of the machine's monotonic clock.
-    fn hear_from(&self, channels: &[Arc<Channel>], begin: u64, id: FileId, file: &mut File) -> Result<()> {
+    /// The same of some rings, as far as a pass goes.
+    fn hear_from(&self, channels: &[Arc<Channel>], pass: Pass, id: FileId, file: &mut File) -> Result<()> {
+        if channels.is_empty() {
+            return Ok(());
+        }
+        let _hearing = Hearing::begin(&self.rings.hearing);
         let mut states = Vec::with_capacity(channels.len());
         for (number, channel) in channels.iter().enumerate() {
             let state = channel.lock();
@@ -213,13 +235,13 @@ impl Data {
         }
         let mut heard = Vec::new();
         for (number, state, records) in &mut states {
-            let (writes, taken) = channels[*number].collect(state, monotonic);
+            let (writes, taken) = channels[*number].collect(state, pass.until, monotonic);
             heard.extend(writes.into_iter().map(|write| (*number, write)));
             *records = taken;
         }
         if !file.deleted {
             heard.sort_by_key(|(number, write)| (write.stamp, *number));
-            self.apply(id, file, begin, heard, &states);
+            self.apply(id, file, pass.begin, heard, &states);
         }
         for (number, mut state, records) in states {
             let taken = state.note.taken() + records;
@@ -294,54 +316,6 @@ impl Data {
     pub(super) fn listen_to_all(&self) -> Result<()> {
         let files: Vec<FileId> = lock(&self.rings.table).bound.keys().copied().collect();
         files.into_iter().try_for_each(|file| self.listen(file))
-    }
-
-    /// Hears the rings in which something waits, and says how much that was. Where more clients are writing than the
-    /// machine has other processors for, it would be their time that checksums take: what they write is heard when
-    /// they pause, or when there is much of it.
-    pub fn attend(&self, others: usize) -> Result<Traffic> {
-        let glances: Vec<(Arc<Channel>, Glance)> =
-            self.rings.all().into_iter().map(|channel| (channel.clone(), channel.glance())).collect();
-        let moving = glances.iter().filter(|(_, glance)| matches!(glance, Glance::Moving(..))).count();
-        let (mut files, mut records) = (BTreeSet::new(), 0);
-        for (channel, glance) in &glances {
-            match *glance {
-                Glance::Moving(..) if moving > others => {}
-                Glance::Moving(file, waiting) | Glance::Waiting(file, waiting) => {
-                    channel.sum_up();
-                    files.insert(file);
-                    records += waiting;
-                }
-                Glance::Empty => {}
-            }
-        }
-        files.into_iter().try_for_each(|file| self.listen(file))?;
-        if self.rings.dead.swap(false, Ordering::AcqRel) {
-            self.reclaim_if(true);
-        }
-        Ok(match glances.iter().all(|(_, glance)| *glance == Glance::Empty) {
-            true => Traffic::None,
-            false if records < HEAVY => Traffic::Light,
-            false => Traffic::Heavy,
-        })
-    }
-
-    /// Whether there is so little in a ring that it is heard in no time.
-    #[must_use]
-    pub fn is_quiet(&self, ring: RingId) -> bool {
-        let channel = lock(&self.rings.table).channels.get(&ring).cloned();
-        channel.is_some_and(|channel| match channel.glance() {
-            Glance::Empty => true,
-            Glance::Moving(_, records) | Glance::Waiting(_, records) => records <= FEW,
-        })
-    }
-
-    /// Sleeps until a client rings because its ring fills up, or for so long.
-    pub fn doze(&self, patience: Duration) {
-        match self.rings.bell.get() {
-            Some(bell) => bell.sleep(patience, || false),
-            None => std::thread::sleep(patience),
-        }
     }
 
     /// Binds a ring to a file for a user: one that its client has already, or a new one. The client must be allowed to

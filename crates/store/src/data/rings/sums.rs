@@ -31,22 +31,29 @@ impl Sums {
 }
 
 impl Channel {
-    /// Makes the checksums of what waits. Nothing is locked meanwhile, and nothing is believed: hearing uses a checksum
-    /// only for the very bytes that it was made of.
-    pub(super) fn sum_up(&self) {
-        let sums = self.runs().into_iter().map(|(ticket, view)| (ticket, crc32c(view.as_ref()))).collect();
+    /// Makes the checksums of what waits, of about so many bytes, and says before which record it has ended. Nothing is
+    /// locked meanwhile, and nothing is believed: hearing uses a checksum only for the very bytes that it was made of.
+    pub(super) fn sum_up(&self, most: u64) -> u64 {
+        let (runs, until) = self.runs(most);
+        let sums = runs.into_iter().map(|(ticket, view)| (ticket, crc32c(view.as_ref()))).collect();
         self.lock().sums = Sums(sums);
+        until
     }
 
-    /// What waits, neighbours together. As each byte of a slab is published once, this is no more than was granted.
-    fn runs(&self) -> Vec<(Ticket, View)> {
+    /// What waits, neighbours together, until it is so much and a write ends. As each byte of a slab is published once,
+    /// this is no more than was granted.
+    fn runs(&self, most: u64) -> (Vec<(Ticket, View)>, u64) {
         let state = self.lock();
         let taken = state.note.taken();
         let waiting = self.taker.waiting(taken).unwrap_or(0);
         let mut filled: Vec<u32> = state.slabs.iter().map(|granted| granted.filled).collect();
         let mut runs: Vec<(usize, Ticket)> = Vec::new();
-        for sequence in taken..taken + waiting {
-            let Found::Commit(commit) = self.taker.read(sequence) else { continue };
+        let (mut until, mut bytes, mut within) = (taken, 0, false);
+        while until < taken + waiting && (bytes < most || within) {
+            let found = self.taker.read(until);
+            until += 1;
+            let Found::Commit(commit) = found else { continue };
+            (bytes, within) = (bytes + u64::from(commit.len), commit.more);
             let Some(number) = state.slabs.iter().position(|granted| granted.note.number == commit.slab)
             else {
                 continue;
@@ -68,7 +75,7 @@ impl Channel {
         let view = |(number, ticket): (usize, Ticket)| {
             Some((ticket, state.slabs[number].region.arena.view(ticket)?))
         };
-        runs.into_iter().filter_map(view).collect()
+        (runs.into_iter().filter_map(view).collect(), until)
     }
 }
 
