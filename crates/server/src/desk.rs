@@ -198,6 +198,8 @@ impl Desk {
                 }
             }
             if !idle {
+                // Whoever was answered is busy with that now.
+                service.store.tidy();
                 continue;
             }
             let in_vain = || asker.is_some_and(Core::is_here);

@@ -257,6 +257,11 @@ impl Store {
         self.epochs.as_deref()
     }
 
+    /// Does what the last change of a name has left for a moment in which nobody waits.
+    pub fn tidy(&self) {
+        self.kv.tidy();
+    }
+
     /// To be called now and then: does what the next one would have to wait for, if nobody is there.
     pub fn rest(&self) -> Result<()> {
         self.kv.rest()

@@ -77,9 +77,13 @@ impl<K: Kv> Kv for WatchedKv<K> {
         self.inner.commit(batch)
     }
 
-    fn commit_copy(&self, batch: &Batch) -> Result<()> {
+    fn commit_shared(&self, batch: &Arc<Batch>) -> Result<()> {
         let _changing = self.begin(batch);
-        self.inner.commit_copy(batch)
+        self.inner.commit_shared(batch)
+    }
+
+    fn tidy(&self) {
+        self.inner.tidy();
     }
 
     fn begins(&self, prefix: &[u8]) {
@@ -132,7 +136,9 @@ mod tests {
 
         fn file(&self, dir: FileId, text: &str) -> FileId {
             let (layout, lives) = (Layout::whole(ServerId(1), 4 << 20), vec![Incarnation(1)]);
-            let made = self.names.create_file(&self.who, dir, &name(text), 0o644, layout, lives, Stamp(2));
+            let before = |_| Ok(());
+            let made =
+                self.names.create_file(&self.who, dir, &name(text), 0o644, layout, lives, Stamp(2), before);
             made.unwrap().0
         }
 

@@ -46,19 +46,19 @@ impl Service {
         for _ in 0..TRIES {
             self.meet_in(dir, name, caller.helps.order())?;
             let (layout, lives) = self.new_layout(caller, (dir, name))?;
-            let made =
-                self.store.names().create_file(&caller.who, dir, name, mode, layout, lives, self.now());
+            // Held before anybody sees it: nobody buries it meanwhile, or gives it a set-id bit without a word.
+            let hold = |file| self.opens.hold(file).map(Arc::new);
+            let names = self.store.names();
+            let made = names.create_file(&caller.who, dir, name, mode, layout, lives, self.now(), hold);
             match made.map_err(Stop::from) {
-                Ok((file, _)) => {
+                Ok((file, inode, hold)) => {
+                    note_set_id(&hold, &inode);
                     // Whoever makes a file has it open as he likes, whatever its mode.
-                    if let Some((hold, inode)) = self.hold_live(file)? {
-                        note_set_id(&hold, &inode);
-                        let token = self.seal(caller, file, access);
-                        caller.session.insert(token, hold)?;
-                        // As it was made: empty.
-                        let attr = self.shown(file, &inode, &Facts::default());
-                        return Ok(self.opened_reply(token, attr, inode, true));
-                    }
+                    let token = self.seal(caller, file, access);
+                    caller.session.insert(token, hold)?;
+                    // As it was made: empty.
+                    let attr = self.shown(file, &inode, &Facts::default());
+                    return Ok(self.opened_reply(token, attr, inode, true));
                 }
                 Err(Stop::Failed(error))
                     if error.kind() == ErrorKind::Exists && if_exists != IfExists::Refuse =>
@@ -130,16 +130,10 @@ impl Service {
             Found::Here(file, _) => file,
             Found::Away(file, _) => return Ok(Some(Reply::At { dir, file, rest: Vec::new() })),
         };
-        let Some((hold, _)) = self.hold_live(file)? else { return Ok(None) };
+        let Some(hold) = unless_gone(self.opens.hold(file))?.map(Arc::new) else { return Ok(None) };
         let Some(inode) = unless_gone(names.check_open(&caller.who, file, access))? else { return Ok(None) };
         note_set_id(&hold, &inode);
         self.opened(caller, file, inode, access, truncate, hold).map(Some)
-    }
-
-    /// Holds a file that was there a moment ago; `None` if it went meanwhile.
-    fn hold_live(&self, file: FileId) -> Result<Option<(Arc<Hold>, Inode)>, Stop> {
-        let Some(hold) = unless_gone(self.opens.hold(file))? else { return Ok(None) };
-        Ok(unless_gone(self.store.names().inode(file))?.map(|inode| (Arc::new(hold), inode)))
     }
 
     fn opened(

@@ -2,7 +2,8 @@
 //!
 //! **Invariant**: whoever reads a value that was committed finds, from then on, everything that was committed with it; a
 //! value is never older than a commit that has returned. While a commit is under way its keys are asked of the store
-//! itself, whose reads see all of it or nothing; afterwards all its values appear here at once.
+//! itself, whose reads see all of it or nothing; so they are when it has returned, until there is a moment to put all its
+//! values here at once.
 
 use super::fresh::Fresh;
 use super::hash::Seeded;
@@ -11,7 +12,7 @@ use forebay_model::Result;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A key has its place in one of so many sets, each of which holds so many.
 const SETS: usize = 16 << 10;
@@ -33,6 +34,8 @@ struct Known {
     changing: HashMap<u64, Changing, Seeded>,
     /// Counts beginnings and ends of commits: what was read across one may be too old.
     changes: u64,
+    /// Commits that have returned, and whose keys are still asked of the store.
+    late: Vec<Arc<Batch>>,
     fresh: Fresh,
 }
 
@@ -72,7 +75,7 @@ impl Default for Known {
     fn default() -> Known {
         let sets = std::iter::repeat_with(Default::default).take(SETS).collect();
         let (hashing, changing) = (Seeded::default(), HashMap::default());
-        Known { hashing, sets, changing, changes: 0, fresh: Fresh::default() }
+        Known { hashing, sets, changing, changes: 0, late: Vec::new(), fresh: Fresh::default() }
     }
 }
 
@@ -138,6 +141,18 @@ impl Known {
         changing.contended |= changing.by > 1;
     }
 
+    /// Puts here what commits have left.
+    fn tidy(&mut self) {
+        for batch in std::mem::take(&mut self.late) {
+            for (key, value) in Arc::unwrap_or_clone(batch).changes {
+                match self.end(&key) {
+                    true => self.put(key, value),
+                    false => self.forget(&key),
+                }
+            }
+        }
+    }
+
     /// Whether no other commit changed the key meanwhile.
     fn end(&mut self, key: &[u8]) -> bool {
         let hash = self.hash(key);
@@ -188,26 +203,36 @@ impl<K: Kv> Kv for CachedKv<K> {
     }
 
     fn commit(&self, batch: Batch) -> Result<()> {
+        self.commit_shared(&Arc::new(batch))
+    }
+
+    fn commit_shared(&self, batch: &Arc<Batch>) -> Result<()> {
         {
             let mut known = self.write();
+            known.tidy();
             known.changes += 1;
             batch.changes.iter().for_each(|(key, _)| known.begin(key));
         }
-        let done = self.inner.commit_copy(&batch);
+        let done = self.inner.commit_shared(batch);
         let mut known = self.write();
         known.changes += 1;
-        for (key, value) in batch.changes {
+        match done {
+            Ok(()) => known.late.push(batch.clone()),
             // What a failed one has done is not known here.
-            match known.end(&key) && done.is_ok() {
-                true => known.put(key, value),
-                false => known.forget(&key),
-            }
+            Err(_) => batch.changes.iter().for_each(|(key, _)| {
+                known.end(key);
+                known.forget(key);
+            }),
         }
         done
     }
 
-    fn commit_copy(&self, batch: &Batch) -> Result<()> {
-        self.commit(batch.clone())
+    fn tidy(&self) {
+        // When the store has done with it, it need not be copied here.
+        self.inner.tidy();
+        if !self.read().late.is_empty() {
+            self.write().tidy();
+        }
     }
 
     fn begins(&self, prefix: &[u8]) {
@@ -215,6 +240,7 @@ impl<K: Kv> Kv for CachedKv<K> {
     }
 
     fn rest(&self) -> Result<()> {
+        self.tidy();
         self.inner.rest()
     }
 
@@ -228,7 +254,6 @@ mod tests {
     use super::super::{Fault, MemoryKv};
     use super::*;
     use forebay_model::ErrorKind;
-    use std::sync::Arc;
 
     fn put(pairs: &[(&str, Option<&str>)]) -> Batch {
         let mut batch = Batch::default();
@@ -264,19 +289,39 @@ mod tests {
         assert_eq!((get(&kv, "a"), get(&kv, "b")), (None, Some("2".into())));
         let long = "x".repeat(LONGEST + 1);
         kv.commit(put(&[("a", Some(&long))])).unwrap();
+        kv.tidy();
         assert_eq!((get(&kv, "a"), is_kept(&kv, "a")), (Some(long), false));
+    }
+
+    #[test]
+    fn what_was_committed_is_asked_of_the_store_until_there_is_a_moment() {
+        let kv = CachedKv::new(MemoryKv::default());
+        for (round, tidies) in [(1, false), (2, true), (3, false)] {
+            let (one, other) = (format!("{round}a"), format!("{round}b"));
+            kv.commit(put(&[("a", Some(&one)), ("gone", None)])).unwrap();
+            // Behind its back: found only if the store is asked.
+            kv.inner.commit(put(&[("a", Some(&other))])).unwrap();
+            assert_eq!(get(&kv, "a"), Some(other));
+            if tidies {
+                kv.tidy();
+                assert_eq!((get(&kv, "a"), get(&kv, "gone")), (Some(one), None));
+                assert!(is_kept(&kv, "a") && is_kept(&kv, "gone") && kv.read().changing.is_empty());
+            }
+        }
     }
 
     #[test]
     fn what_is_kept_is_bounded_and_what_is_used_stays() {
         let kv = CachedKv::new(MemoryKv::default());
         kv.commit(put(&[("used", Some("1"))])).unwrap();
+        kv.tidy();
         for number in 0..3 * SETS * WAYS {
             get(&kv, &number.to_string());
             if number % 1000 == 0 {
                 assert!(is_kept(&kv, "used"), "{number}");
-                assert_eq!(get(&kv, "used").as_deref(), Some("1"));
             }
+            // Each time: who is in the way twice before somebody asks goes.
+            assert_eq!(get(&kv, "used").as_deref(), Some("1"));
         }
         let kept = kv.read().sets.iter().flatten().flatten().count();
         assert!((SETS * WAYS * 9 / 10..=SETS * WAYS).contains(&kept), "{kept}");
@@ -300,6 +345,7 @@ mod tests {
                 assert_eq!(get(&kv, &key).as_deref(), value);
             }
         }
+        kv.tidy();
         let known = kv.read();
         for set in &known.sets {
             let keys: Vec<&[u8]> = set.iter().flatten().map(|kept| kept.key.as_slice()).collect();
@@ -367,6 +413,11 @@ mod tests {
                     }
                 });
             }
+            scope.spawn(|| {
+                while number("a") < 2000 {
+                    kv.tidy();
+                }
+            });
             for round in 1..=2000 {
                 let text = round.to_string();
                 kv.commit(put(&[("a", Some(&text)), ("b", Some(&text))])).unwrap();

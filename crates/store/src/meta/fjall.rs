@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const KEYSPACE: &str = "meta";
 /// fjall writes this file last when it makes a database.
@@ -27,6 +27,8 @@ const MEMTABLE_SHARE: u64 = 8;
 const MIN_MEMTABLE: u64 = 1 << 20;
 const MAX_JOURNALS: u64 = 256 << 20;
 const OPEN_TABLES: usize = 64;
+/// Changes that are looked through one by one.
+const FEW: usize = 16;
 /// What a change takes in the log beside its key and value, at most.
 const EACH: usize = 8;
 
@@ -50,6 +52,8 @@ struct Ahead {
     /// With what those keys begin that are long enough.
     heads: HashSet<Head, Seeded>,
     tops: Tops,
+    /// The last batch of the log, if it is not among the changes yet.
+    late: Option<Arc<Batch>>,
 }
 
 impl Ahead {
@@ -58,6 +62,19 @@ impl Ahead {
             self.heads.insert(*head);
         }
         self.changes.insert(key.to_vec(), value.map(<[u8]>::to_vec));
+    }
+
+    /// Puts the last batch among the changes.
+    fn tidy(&mut self) {
+        if let Some(batch) = self.late.take() {
+            batch.changes().for_each(|(key, value)| self.put(key, value));
+        }
+    }
+
+    /// What is known of a key: its value, or that it is not there.
+    fn find(&self, key: &[u8]) -> Option<Option<&[u8]>> {
+        let late = self.late.as_ref().and_then(|batch| batch.find(key));
+        late.or_else(|| self.changes.get(key).map(Option::as_deref))
     }
 
     /// Whether there may be keys that begin like this.
@@ -144,6 +161,7 @@ impl FjallKv {
 
     /// Puts everything that is in the log into the tree.
     fn catch_up(&self, log: &mut Log) -> Result<()> {
+        self.tidy();
         if self.ahead().changes.is_empty() {
             return Ok(());
         }
@@ -237,8 +255,8 @@ impl Kv for FjallKv {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         {
             let ahead = self.ahead();
-            if let Some(value) = ahead.changes.get(key) {
-                return Ok(value.clone());
+            if let Some(value) = ahead.find(key) {
+                return Ok(value.map(<[u8]>::to_vec));
             }
             if !ahead.tops.may_have(key) {
                 return Ok(None);
@@ -251,6 +269,7 @@ impl Kv for FjallKv {
     }
 
     fn scan(&self, prefix: &[u8], from: &[u8], visit: Visit<'_>) -> Result<()> {
+        self.tidy();
         if self.ahead().may_have(prefix) {
             self.catch_up(&mut self.log())?;
         }
@@ -269,10 +288,10 @@ impl Kv for FjallKv {
     }
 
     fn commit(&self, batch: Batch) -> Result<()> {
-        self.commit_copy(&batch)
+        self.commit_shared(&Arc::new(batch))
     }
 
-    fn commit_copy(&self, batch: &Batch) -> Result<()> {
+    fn commit_shared(&self, batch: &Arc<Batch>) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -300,8 +319,18 @@ impl Kv for FjallKv {
         }
         log.append(&record);
         let mut ahead = self.change_ahead();
-        batch.changes().for_each(|(key, value)| ahead.put(key, value));
+        ahead.tidy();
+        ahead.late = Some(batch.clone());
+        if batch.changes.len() > FEW {
+            ahead.tidy();
+        }
         Ok(())
+    }
+
+    fn tidy(&self) {
+        if self.ahead().late.is_some() {
+            self.change_ahead().tidy();
+        }
     }
 
     fn rest(&self) -> Result<()> {
@@ -404,7 +433,10 @@ mod tests {
             batch.put(number.to_be_bytes(), vec![7; 1000]);
             kv.commit(batch).unwrap();
         };
-        let waits = || !kv.ahead().changes.is_empty();
+        let waits = || {
+            kv.tidy();
+            !kv.ahead().changes.is_empty()
+        };
         commit(0);
         (0..3).for_each(|_| kv.rest().unwrap());
         assert!(waits(), "it is not worth it");
@@ -415,6 +447,44 @@ mod tests {
         assert!(!waits());
         (0..100_u32)
             .for_each(|number| assert_eq!(kv.get(&number.to_be_bytes()).unwrap(), Some(vec![7; 1000])));
+    }
+
+    #[test]
+    fn the_last_batch_counts_wherever_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let kv = FjallKv::create(dir.path(), Bytes::mib(1)).unwrap();
+        let ways: [fn(&FjallKv); 4] = [
+            |_| (),
+            FjallKv::tidy,
+            |kv| kv.sync().unwrap(),
+            |kv| {
+                let mut many = Batch::default();
+                (0..=FEW as u8).for_each(|number| many.remove([number]));
+                kv.commit(many).unwrap();
+            },
+        ];
+        for (round, way) in ways.into_iter().enumerate() {
+            let value = |key: &str| kv.get(key.as_bytes()).unwrap();
+            let mut batch = Batch::default();
+            batch.put("stays", vec![round as u8]);
+            batch.put("twice", "first");
+            batch.put("twice", "last");
+            batch.put("goes", "x");
+            kv.commit(batch).unwrap();
+            let mut batch = Batch::default();
+            batch.remove("goes");
+            kv.commit(batch).unwrap();
+            way(&kv);
+            assert_eq!((value("stays"), value("goes")), (Some(vec![round as u8]), None), "round {round}");
+            assert_eq!(value("twice"), Some(b"last".to_vec()));
+            let mut listed = Vec::new();
+            kv.scan(b"", b"", &mut |key, _| {
+                listed.push(key.to_vec());
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+            assert_eq!(listed, [&b"stays"[..], b"twice"], "round {round}");
+        }
     }
 
     #[test]

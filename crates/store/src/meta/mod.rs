@@ -42,6 +42,7 @@ pub use memory::{Fault, MemoryKv};
 use forebay_model::Result;
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// With what all keys of one file or directory begin: a letter and a number.
 const HEAD: usize = 9;
@@ -62,9 +63,12 @@ pub trait Kv: Send + Sync {
     fn commit(&self, batch: Batch) -> Result<()>;
 
     /// The same for a caller who needs the batch afterwards.
-    fn commit_copy(&self, batch: &Batch) -> Result<()> {
-        self.commit(batch.clone())
+    fn commit_shared(&self, batch: &Arc<Batch>) -> Result<()> {
+        self.commit(Batch::clone(batch))
     }
+
+    /// Does what the last commit has left for a moment in which nobody waits; the next one would do it otherwise.
+    fn tidy(&self) {}
 
     /// Nothing is under a prefix, and nobody puts anything there before this returns: what is put there from then on is
     /// all there is.
@@ -106,6 +110,11 @@ impl Batch {
     /// What it changes: keys, and their values, or none where they go.
     pub(crate) fn changes(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
         self.changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()))
+    }
+
+    /// What becomes of a key: its last value here, or that it goes; `None` if it is not changed.
+    fn find(&self, key: &[u8]) -> Option<Option<&[u8]>> {
+        self.changes.iter().rev().find(|(known, _)| known == key).map(|(_, value)| value.as_deref())
     }
 
     /// Whether there is nothing to do.

@@ -45,7 +45,7 @@ impl Names {
         let kind = inode.kind();
         edit.count(dir, i32::from(kind == FileKind::Directory))?;
         let file = self.ids.next(&*self.kv)?;
-        edit.make(file, inode.clone());
+        edit.make(file, &inode);
         edit.put_entry(dir, name, Target { file, kind });
         edit.append(with(file)?);
         edit.commit()?;

@@ -70,9 +70,9 @@ impl<'a> Edit<'a> {
         self.batch.remove(key::share(dir));
     }
 
-    /// Adds a new inode.
-    pub(super) fn make(&mut self, id: FileId, inode: Inode) {
-        self.inodes.push((id, inode));
+    /// Adds a new inode, as it stays.
+    pub(super) fn make(&mut self, id: FileId, inode: &Inode) {
+        self.batch.put(key::inode(id), inode.encode());
         self.made += 1;
     }
 

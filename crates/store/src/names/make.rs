@@ -10,9 +10,10 @@ use forebay_model::{
 };
 
 impl Names {
-    /// Makes an empty file whose bytes will be held by these lives of the stores in its layout.
+    /// Makes an empty file whose bytes will be held by these lives of the stores in its layout. `before` is told its
+    /// number before anybody can see it.
     #[expect(clippy::too_many_arguments, reason = "each is a different thing that a new file needs to know")]
-    pub fn create_file(
+    pub fn create_file<T>(
         &self,
         who: &Identity,
         dir: FileId,
@@ -21,9 +22,10 @@ impl Names {
         layout: Layout,
         incarnations: Vec<Incarnation>,
         now: Stamp,
-    ) -> Attempt<(FileId, Inode)> {
+        before: impl FnOnce(FileId) -> Result<T>,
+    ) -> Attempt<(FileId, Inode, T)> {
         let body = Body::File { layout, incarnations, extent: Extent::default() };
-        self.make(who, dir, name, mode & 0o7777, body, now)
+        self.make_after(who, dir, name, mode & 0o7777, body, now, before)
     }
 
     /// Makes an empty directory, whose files are laid out as those of its parent.
@@ -110,6 +112,24 @@ impl Names {
         body: Body,
         now: Stamp,
     ) -> Attempt<(FileId, Inode)> {
+        let (file, inode, ()) = self.make_after(who, dir, name, mode, body, now, |_| Ok(()))?;
+        Ok((file, inode))
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is a different thing that something new needs to know"
+    )]
+    fn make_after<T>(
+        &self,
+        who: &Identity,
+        dir: FileId,
+        name: &Name,
+        mode: u16,
+        body: Body,
+        now: Stamp,
+        before: impl FnOnce(FileId) -> Result<T>,
+    ) -> Attempt<(FileId, Inode, T)> {
         let _held = self.locks.hold(&[dir]);
         let mut edit = self.edit();
         let parent = self.dir(dir)?;
@@ -123,14 +143,15 @@ impl Names {
         let kind = inode.kind();
         edit.entries_changed(dir, i32::from(kind == FileKind::Directory), now)?;
         let file = self.ids.next(&*self.kv)?;
+        let done = before(file)?;
         if kind == FileKind::Directory {
             // No other had its number.
             self.kv.begins(&key::entries(file));
         }
-        edit.make(file, inode.clone());
+        edit.make(file, &inode);
         edit.put_entry(dir, name, Target { file, kind });
         edit.commit()?;
-        Ok((file, inode))
+        Ok((file, inode, done))
     }
 
     /// Fails unless `who` may make this entry. That a name is taken is said before that it could not be made,

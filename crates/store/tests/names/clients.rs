@@ -43,7 +43,9 @@ impl Cluster {
         Ok(match op {
             Op::Create { dir, name, mode } => {
                 let life = || vec![Incarnation(1)];
-                let deed = |names: &Names| names.create_file(who, *dir, name, *mode, layout(), life(), now);
+                let deed = |names: &Names| {
+                    names.create_file(who, *dir, name, *mode, layout(), life(), now, |_| Ok(()))
+                };
                 Answer::Made(self.attempt(self.home(*dir, name), now, deed)?.0)
             }
             Op::MakeDir { dir, name, mode } => {

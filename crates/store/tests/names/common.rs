@@ -127,7 +127,10 @@ impl World {
 
     pub(crate) fn create(&self, who: &Identity, path: &str, mode: u16) -> Result<(FileId, Inode)> {
         let (dir, last) = self.split(path);
-        Ok(self.names.create_file(who, dir, &last, mode, layout(), vec![Incarnation(7)], self.now())?)
+        let (life, before) = (vec![Incarnation(7)], |_| Ok(()));
+        let made = self.names.create_file(who, dir, &last, mode, layout(), life, self.now(), before);
+        let (file, inode, ()) = made?;
+        Ok((file, inode))
     }
 
     pub(crate) fn make_dir(&self, who: &Identity, path: &str, mode: u16) -> Result<(FileId, Inode)> {

@@ -93,7 +93,8 @@ fn making_fails_with_the_right_error() {
         (FileId(999_999), "x", "NotFound"),
     ] {
         let (entry, now) = (name(entry), world.now());
-        let made = world.names.create_file(&root, dir, &entry, 0o600, layout(), vec![Incarnation(1)], now);
+        let (life, before) = (vec![Incarnation(1)], |_| Ok(()));
+        let made = world.names.create_file(&root, dir, &entry, 0o600, layout(), life, now, before);
         assert_eq!(outcome(&made), error, "file {entry} in {dir}");
         assert_eq!(outcome(&world.names.make_dir(&root, dir, &entry, 0o700, now)), error);
         assert_eq!(outcome(&world.names.symlink(&root, dir, &entry, b"t", now)), error);

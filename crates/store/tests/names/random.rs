@@ -132,7 +132,8 @@ fn lost(unlinked: Option<Unlinked>) -> Answer {
 fn perform(names: &Names, kv: &dyn Kv, who: &Identity, op: &Op, now: Stamp) -> forebay_model::Result<Answer> {
     Ok(match op {
         Op::Create { dir, name, mode } => {
-            Answer::Made(names.create_file(who, *dir, name, *mode, layout(), vec![Incarnation(1)], now)?.0)
+            let (life, before) = (vec![Incarnation(1)], |_| Ok(()));
+            Answer::Made(names.create_file(who, *dir, name, *mode, layout(), life, now, before)?.0)
         }
         Op::MakeDir { dir, name, mode } => Answer::Made(names.make_dir(who, *dir, name, *mode, now)?.0),
         Op::Symlink { dir, name, target } => Answer::Made(names.symlink(who, *dir, name, target, now)?.0),

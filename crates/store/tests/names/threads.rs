@@ -133,7 +133,10 @@ fn work(names: &Names, dirs: &[FileId], seed: u64, clock: &AtomicU64, steps: u32
         let pick = |random: &mut Dice| name(["a", "b", "c", "d"][random.index(4)]);
         let (from, to) = (pick(&mut random), pick(&mut random));
         let result = match random.below(9) {
-            0 => names.create_file(&who, dir, &from, 0o600, layout(), vec![Incarnation(1)], now).map(|_| ()),
+            0 => {
+                let (life, before) = (vec![Incarnation(1)], |_| Ok(()));
+                names.create_file(&who, dir, &from, 0o600, layout(), life, now, before).map(|_| ())
+            }
             1 => names.make_dir(&who, dir, &from, 0o700, now).map(|_| ()),
             2 => names.unlink(&who, dir, &from, now).map(|_| ()),
             3 => names.remove_dir(&who, dir, &from, now).map(|_| ()),
@@ -222,6 +225,7 @@ fn many_make_and_remove_many_files() {
                             layout(),
                             vec![Incarnation(1)],
                             world.now(),
+                            |_| Ok(()),
                         );
                         ids.push(made.expect("new").0);
                         if count % 2 == 0 {
