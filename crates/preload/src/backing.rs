@@ -1,8 +1,8 @@
 //! The kernel's part of an open file: a sealed memory file whose content says what is open, and where it stands.
 //!
 //! The kernel shares it between all descriptors and processes that share the open file, and keeps it across `exec`;
-//! so offset and flags live in it. Its own file position stays at its end: a reader that passes the library by finds
-//! nothing there, a writer is refused, and neither does harm.
+//! so offset and flags live in it. Its own file position is at its end: a reader that passes the library by finds
+//! nothing there, a writer is refused. Whoever passes it by and seeks there first harms what the process itself has open.
 
 use crate::errno::{Errno, Outcome, fail};
 use crate::lock::Lock;
@@ -215,16 +215,13 @@ fn again(cloexec: bool) -> Option<(OwnedFd, Mapped)> {
         }
         let own = spare.own.as_mut()?;
         own.divisions = DIVISIONS.load(Ordering::Acquire);
-        // SAFETY: a hidden descriptor of ours, borrowed for two calls.
+        // SAFETY: a hidden descriptor of ours, borrowed for a call.
         let hidden = unsafe { BorrowedFd::borrow_raw(*own.fd.get_mut()) };
         let copy = match cloexec {
             true => rustix::io::fcntl_dupfd_cloexec(hidden, 0),
             false => rustix::io::dup(hidden),
         };
-        let fd = copy.ok()?;
-        // Whoever passed the library by may have moved it.
-        rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(SIZE as u64)).ok()?;
-        return Some((fd, spare));
+        return Some((copy.ok()?, spare));
     }
 }
 
