@@ -8,6 +8,7 @@ use forebay_model::{Attr, FileId, FileKind, Name};
 use forebay_shm::{EPOCHS_NAME, Lease, Told};
 use forebay_wire::{Reply, Request};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -27,7 +28,33 @@ pub(crate) struct Seen {
     known: Mutex<Known>,
 }
 
-type Paths = HashMap<Vec<u8>, (Attr, Lease)>;
+/// What paths led to. Who adds to it comes to a new page seldom: the map is small, and what it leads to lies in a row.
+#[derive(Default)]
+struct Paths {
+    places: HashMap<Box<[u8]>, u32>,
+    attrs: Vec<(Attr, Lease)>,
+}
+
+impl Paths {
+    fn get(&self, path: &[u8]) -> Option<&(Attr, Lease)> {
+        self.attrs.get(*self.places.get(path)? as usize)
+    }
+
+    fn put(&mut self, path: Vec<u8>, attr: Attr, lease: Lease) {
+        match self.places.entry(path.into_boxed_slice()) {
+            Entry::Occupied(place) => self.attrs[*place.get() as usize] = (attr, lease),
+            Entry::Vacant(place) => {
+                place.insert(self.attrs.len() as u32);
+                self.attrs.push((attr, lease));
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.places.clear();
+        self.attrs.clear();
+    }
+}
 
 struct Known {
     generations: [Paths; 2],
@@ -38,7 +65,9 @@ struct Known {
 impl Default for Known {
     fn default() -> Known {
         // One that grows has to be copied each time.
-        Known { generations: [Paths::with_capacity(GENERATION), Paths::default()], dirs: HashMap::new() }
+        let first =
+            Paths { places: HashMap::with_capacity(GENERATION), attrs: Vec::with_capacity(GENERATION) };
+        Known { generations: [first, Paths::default()], dirs: HashMap::new() }
     }
 }
 
@@ -50,28 +79,23 @@ impl Known {
             }
             self.dirs.insert(attr.id, (path.clone(), lease));
         }
-        if self.generations[0].len() >= GENERATION {
+        if self.generations[0].attrs.len() >= GENERATION {
             self.generations.swap(0, 1);
             self.generations[0].clear();
         }
-        self.generations[0].insert(path, (attr.clone(), lease));
+        self.generations[0].put(path, attr.clone(), lease);
     }
 
     /// The path of a name in a directory that was where it was seen when something was leased.
     fn path_of(&self, dir: FileId, name: &Name, lease: Lease) -> Option<Vec<u8>> {
-        let mut path = match (dir, self.dirs.get(&dir)) {
-            (FileId::ROOT, _) => Vec::with_capacity(name.as_bytes().len()),
+        let (before, slash): (&[u8], &[u8]) = match (dir, self.dirs.get(&dir)) {
+            (FileId::ROOT, _) => (b"", b""),
             (_, Some((path, seen))) if seen.is_same_tree(lease) => {
-                let mut path = path.clone();
-                if !path.ends_with(b"/") {
-                    path.push(b'/');
-                }
-                path
+                (path, if path.ends_with(b"/") { b"" } else { b"/" })
             }
             _ => return None,
         };
-        path.extend_from_slice(name.as_bytes());
-        Some(path)
+        Some([before, slash, name.as_bytes()].concat())
     }
 }
 

@@ -27,8 +27,9 @@ const MEMTABLE_SHARE: u64 = 8;
 const MIN_MEMTABLE: u64 = 1 << 20;
 const MAX_JOURNALS: u64 = 256 << 20;
 const OPEN_TABLES: usize = 64;
-/// Changes that are looked through one by one.
+/// Changes that are looked through one by one, and those that the log may soon hold.
 const FEW: usize = 16;
+const MANY: usize = 14_000;
 /// What a change takes in the log beside its key and value, at most.
 const EACH: usize = 8;
 
@@ -88,7 +89,8 @@ impl Ahead {
     /// Takes everything out, and expects as much again.
     fn take(&mut self) -> HashMap<Vec<u8>, Option<Vec<u8>>, Seeded> {
         self.heads.clear();
-        let next = HashMap::with_capacity_and_hasher(self.changes.len(), self.changes.hasher().clone());
+        let room = self.changes.len().max(MANY);
+        let next = HashMap::with_capacity_and_hasher(room, self.changes.hasher().clone());
         std::mem::replace(&mut self.changes, next)
     }
 }
@@ -141,7 +143,9 @@ impl FjallKv {
         })?;
         let log = take_over(dir, &database, &keyspace)?;
         let tops = find_tops(dir, &database, &keyspace)?;
-        let ahead = RwLock::new(Ahead { tops, ..Ahead::default() });
+        // A burst is not to wait while it grows.
+        let changes = HashMap::with_capacity_and_hasher(MANY, Seeded::default());
+        let ahead = RwLock::new(Ahead { changes, tops, ..Ahead::default() });
         let flusher = Flusher::default();
         let (log, rested) = (Mutex::new(log), Mutex::default());
         Ok(FjallKv { dir: dir.to_owned(), database, keyspace, flusher, log, rested, ahead })
