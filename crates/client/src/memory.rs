@@ -293,7 +293,8 @@ impl Memory {
                 self.arrived.put(ring, *grant, window)
             }
             Err(error) if error.kind() == ErrorKind::Stale => {
-                self.lane().map(|mut lane| lane.take()).is_some()
+                // It may have another by now.
+                self.lane().map(|mut lane| lane.take_if(|lane| lane.ring == ring)).is_some()
             }
             _ => false,
         }
