@@ -55,6 +55,8 @@ impl Past {
 
 /// How many worlds there are, each with few steps: sooner or later everything has been met.
 const WORLDS: u64 = 8;
+/// As many at most where what is to be shown was not met in those.
+const MOST_WORLDS: u64 = 4 * WORLDS;
 
 fn play_on(hosts: impl Fn() -> Host, routes: Routes, part: u64) {
     play_worlds(WORLDS, hosts, routes, part);
@@ -64,7 +66,7 @@ fn play_worlds(worlds: u64, hosts: impl Fn() -> Host, routes: Routes, part: u64)
     let mut game = Game::new(routes, part);
     rounds(worlds).for_each(|world| game.play(hosts(), world));
     // Where the back end fails, everything that went there may have been refused.
-    let (mut more, goes_past) = (worlds..WORLDS, game.goes_past);
+    let (mut more, goes_past) = (worlds..MOST_WORLDS, game.goes_past);
     while goes_past
         && game.direct == 0
         && !game.refuses
