@@ -2,6 +2,7 @@
 //! are resolved with.
 
 use crate::File;
+use crate::file::Label;
 use crate::join::join;
 use crate::listing::{Page, merge, share};
 use crate::opens::{Opened, Opening, unexpected};
@@ -116,13 +117,13 @@ impl ById {
     /// Opens a file.
     pub async fn open(&self, file: FileId, access: Access, truncate: bool) -> Result<File> {
         let opened = self.open_by(Request::Open { file, access, truncate }).await?;
-        Ok(File::new(opened.held, opened.attr, format!("file {file}")))
+        Ok(File::new(opened.held, opened.attr, Label::Number(file)))
     }
 
     /// Takes over a file that another process, or an earlier program of this one, has opened.
     pub async fn reopen(&self, token: Token) -> Result<File> {
         let opened = self.open_by(Request::Reopen { token }).await?;
-        Ok(File::new(opened.held, opened.attr, format!("file {}", token.file)))
+        Ok(File::new(opened.held, opened.attr, Label::Number(token.file)))
     }
 
     /// Closes an open file by its proof, whoever else in this process still has it: for a process that ends.
@@ -140,7 +141,7 @@ impl ById {
         access: Access,
         if_exists: IfExists,
     ) -> Result<(File, bool)> {
-        let label = format!("\"{name}\" in directory {dir}");
+        let label = Label::Entry(dir, name.clone());
         let request = Request::Create { dir, name, mode, access, if_exists };
         let opened = self.open_by(request).await?;
         Ok((File::new(opened.held, opened.attr, label), opened.created))
@@ -149,7 +150,7 @@ impl ById {
     /// Opens a file where its inode is, also one that a name on another server leads to.
     async fn open_by(&self, request: Request) -> Result<Opened> {
         for _ in 0..TRIES {
-            let file = match self.service.whom(&request)?.open(&self.who, request.clone()).await? {
+            let file = match self.service.whom(&request)?.open(&self.who, &request).await? {
                 Opening::Here(opened) => return self.spread(*opened),
                 Opening::At(file) => file,
             };
@@ -158,7 +159,7 @@ impl ById {
                 return Err(Error::new(ErrorKind::Protocol, text));
             };
             let open = Request::Open { file, access: *access, truncate: *if_exists == IfExists::Truncate };
-            match self.service.whom(&open)?.open(&self.who, open).await {
+            match self.service.whom(&open)?.open(&self.who, &open).await {
                 Ok(Opening::Here(opened)) => return self.spread(*opened),
                 // It has gone since, and perhaps the name with it.
                 Err(error) if matches!(error.kind(), ErrorKind::Stale | ErrorKind::NotFound) => {}

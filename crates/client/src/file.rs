@@ -4,8 +4,9 @@ use crate::flow::Target;
 use crate::memory::{Memory, Now};
 use crate::opens::{Held, done, unexpected};
 use crate::transfer::WIDE;
-use forebay_model::{Attr, Error, ErrorKind, FileId, Result};
+use forebay_model::{Attr, Error, ErrorKind, FileId, Name, Result};
 use forebay_wire::{Reply, Request, Token};
+use std::fmt;
 use std::sync::Arc;
 
 /// How a file is opened. Without `read`, `write` or `append` it is opened for nothing, which is refused.
@@ -70,21 +71,38 @@ impl OpenOptions {
 pub struct File {
     held: Held,
     opened: Attr,
-    label: String,
+    label: Label,
     append_only: bool,
     /// Where all of it is on the server that opened it.
     memory: Option<Arc<Memory>>,
 }
 
+/// What a file is called in errors.
+pub(crate) enum Label {
+    Number(FileId),
+    Entry(FileId, Name),
+    Path(String),
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Label::Number(file) => write!(f, "file {file}"),
+            Label::Entry(dir, name) => write!(f, "\"{name}\" in directory {dir}"),
+            Label::Path(path) => f.write_str(path),
+        }
+    }
+}
+
 impl File {
-    pub(crate) fn new(held: Held, opened: Attr, label: String) -> File {
+    pub(crate) fn new(held: Held, opened: Attr, label: Label) -> File {
         let near = held.spread().is_none();
         let memory = near.then(|| Memory::new(held.session().clone(), held.token(), held.who().clone()));
         File { held, opened, label, append_only: false, memory: memory.map(Arc::new) }
     }
 
-    pub(crate) fn known_as(self, label: String, append_only: bool) -> File {
-        File { label, append_only, ..self }
+    pub(crate) fn known_as(self, path: String, append_only: bool) -> File {
+        File { label: Label::Path(path), append_only, ..self }
     }
 
     /// Which file this is.

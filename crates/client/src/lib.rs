@@ -73,7 +73,7 @@ pub use dir::{Listing, ReadDir};
 pub use file::{File, OpenOptions};
 pub use job::{job_from_environment, job_of_this_process};
 pub use memory::Now;
-pub use queue::waiting_here;
+pub use queue::{waiting_here, waiting_here_with};
 
 // What its calls take and give, so that callers need not know the protocol.
 pub use forebay_wire::{Entry, IfExists, RenameMode, Token, XattrMode};

@@ -2,7 +2,7 @@
 
 use crate::join::join;
 use crate::line::{CallRef, Line};
-use crate::queue::at_once;
+use crate::queue::{Begun, at_once};
 use crate::session::{Session, Who};
 use crate::spread::Spread;
 use forebay_model::{Attr, Error, ErrorKind, FileId, Layout, Result};
@@ -94,9 +94,26 @@ impl Opens {
 impl Session {
     /// Opens or makes a file. Runs to its end even if the caller goes away, so that no file stays open on the
     /// server that nobody holds here.
-    pub(crate) async fn open(self: &Arc<Session>, who: &Who, request: Request) -> Result<Opening> {
-        let (session, who) = (self.clone(), who.clone());
-        let mut work = Box::pin(async move { session.open_now(who, request).await });
+    pub(crate) async fn open(self: &Arc<Session>, who: &Who, request: &Request) -> Result<Opening> {
+        let life = self.opens.life();
+        match self.ask_at_once(who, request) {
+            Begun::Answered(Ok(Ok(reply))) => self.opened(who, request, reply, life).await,
+            begun => self.open_on(who, request, begun, life).await,
+        }
+    }
+
+    async fn open_on(
+        self: &Arc<Session>,
+        who: &Who,
+        request: &Request,
+        begun: Begun,
+        life: u64,
+    ) -> Result<Opening> {
+        let (session, who, request) = (self.clone(), who.clone(), request.clone());
+        let mut work = Box::pin(async move {
+            let reply = session.call_on(&who, &request, begun).await?;
+            session.opened(&who, &request, reply, life).await
+        });
         if let Some(opened) = at_once(work.as_mut()) {
             return opened;
         }
@@ -105,19 +122,25 @@ impl Session {
         task.await.map_err(ended)?
     }
 
-    async fn open_now(self: Arc<Session>, who: Who, request: Request) -> Result<Opening> {
-        let life = self.opens.lives.load(Ordering::SeqCst);
-        let (token, attr, layout, created) = match self.call(&who, &request).await? {
+    /// Notes what was opened, on the line of this life or a later one.
+    async fn opened(
+        self: &Arc<Session>,
+        who: &Who,
+        request: &Request,
+        reply: Reply,
+        life: u64,
+    ) -> Result<Opening> {
+        let (token, attr, layout, created) = match reply {
             Reply::Opened { token, attr, layout, created } => (token, attr, layout, created),
             Reply::At { file, .. } => return Ok(Opening::At(file)),
-            other => return Err(unexpected(&request, &other)),
+            other => return Err(unexpected(request, &other)),
         };
         let slot = self.opens.next.fetch_add(1, Ordering::Relaxed);
         self.opens.lock().insert(slot, (token, who.clone()));
         let held = Held { session: self.clone(), slot, token, who: who.clone(), spread: None };
         // A new line may have listed the open files just before this one was among them.
-        if self.opens.lives.load(Ordering::SeqCst) != life {
-            self.call(&who, &Request::Reopen { token }).await?;
+        if self.opens.life() != life {
+            self.call(who, &Request::Reopen { token }).await?;
         }
         Ok(Opening::Here(Box::new(Opened { held, attr, layout, created })))
     }

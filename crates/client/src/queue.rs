@@ -19,13 +19,11 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// After so many requests that could go by a queue it is worth asking for one.
-const WORTH: u32 = 1;
 /// How long a thread looks for its answer before it sleeps: as long as a desk may take to wake up on a core that was idle.
 const SHORTEST_LOOK: Duration = Duration::from_micros(2);
 const LONGEST_LOOK: Duration = Duration::from_micros(200);
@@ -41,13 +39,31 @@ static SPIN: Spin = Spin::new(SHORTEST_LOOK, LONGEST_LOOK);
 /// What came of a request; nothing if it has to go by the socket.
 type Outcome = Option<Result<Answer, Trouble>>;
 
+/// What came of asking on the spot.
+pub(crate) enum Begun {
+    /// It is answered.
+    Answered(Result<Answer, Trouble>),
+    /// It was asked, and takes longer.
+    Asked(Arc<Line>, Asked),
+    /// It has to go by the socket.
+    Elsewhere,
+    /// Nothing was asked.
+    Not,
+}
+
 thread_local! {
     static HERE: Cell<bool> = const { Cell::new(false) };
+    static ERRAND: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
 /// Runs something in which this thread itself may wait for answers, each time for some milliseconds at most.
 pub fn waiting_here<T>(work: impl FnOnce() -> T) -> T {
-    while_set(&HERE, work)
+    while_set(&HERE, true, work)
+}
+
+/// The same, with an errand that this thread does while it waits for something to be opened, if it does.
+pub fn waiting_here_with<T>(errand: fn(), work: impl FnOnce() -> T) -> T {
+    while_set(&ERRAND, Some(errand), || waiting_here(work))
 }
 
 /// What a future comes to that waits for nothing but answers by queues, if this thread may wait for those; if not, it has
@@ -72,8 +88,6 @@ pub(crate) fn may_ask_here(request: &Request) -> bool {
 pub(crate) struct Queue {
     /// None if there is none for us.
     desk: OnceLock<Option<Desk>>,
-    /// Requests that could have gone by it.
-    wanted: AtomicU32,
     /// Somebody asks for it, or has: a connection has one, and another would be in its place.
     opening: AtomicBool,
 }
@@ -82,6 +96,15 @@ pub(crate) struct Queue {
 struct Desk {
     asker: Arc<Asker>,
     seen: Option<Seen>,
+}
+
+impl Desk {
+    /// Remembers what was answered, if that counts for a while.
+    fn learn(&self, who: &Who, request: &Request, outcome: &Outcome, lease: Option<Lease>) {
+        if let (None, Some(seen), Some(lease), Some(Ok(Ok(reply)))) = (who, &self.seen, lease, outcome) {
+            seen.learn(request, reply, lease);
+        }
+    }
 }
 
 /// Whether a request is as short as its answer, and waits for nothing but names and attributes, or for a ring that is there.
@@ -114,30 +137,74 @@ fn is_short(request: &Request) -> bool {
 }
 
 impl Session {
-    /// Asks by the connection's queue, if there is one; `None` if it has to go by the socket. `sent` is true while the
-    /// server may have heard of it.
+    /// Asks by the queue of the live connection, if there is one and this thread may wait for the answer.
+    pub(crate) fn ask_at_once(&self, who: &Who, request: &Request) -> Begun {
+        if !may_ask_here(request) || self.pool.is_in_doubt() {
+            return Begun::Not;
+        }
+        let Some(line) = self.live() else { return Begun::Not };
+        let Some(Some(desk)) = line.queue.desk.get() else { return Begun::Not };
+        match self.ask_desk(&line, desk, who, request) {
+            Ok(Some(outcome)) => Begun::Answered(outcome),
+            Ok(None) => Begun::Elsewhere,
+            Err(asked) => Begun::Asked(line, asked),
+        }
+    }
+
+    /// Asks by the connection's queue, if there is one; `None` if it has to go by the socket. Who finds that nobody has asked
+    /// for one yet has that done, and does not wait for it. `sent` is true while the server may have heard of the request.
     pub(crate) async fn ask_here(
         &self,
-        line: &Line,
+        line: &Arc<Line>,
         who: &Who,
         request: &Request,
         sent: &AtomicBool,
     ) -> Outcome {
-        let desk = match line.queue.desk.get() {
-            Some(desk) => desk.as_ref()?,
-            None if line.queue.wanted.fetch_add(1, Ordering::Relaxed) < WORTH => return None,
-            None if line.queue.opening.swap(true, Ordering::AcqRel) => return None,
-            None => Box::pin(self.open_queue(line)).await?,
+        let Some(desk) = line.queue.desk.get() else {
+            if !line.queue.opening.swap(true, Ordering::AcqRel) {
+                self.runtime.spawn(open_queue(line.clone()));
+            }
+            return None;
         };
-        let asked = post(&desk.asker, who, request)?;
-        sent.store(true, Ordering::Relaxed);
-        let (outcome, lease) = match look_here(&asked) {
-            true => (self.take(line, &asked), asked.lease()),
-            false => Box::pin(self.wait_for(line, asked)).await,
-        };
-        if let (None, Some(seen), Some(lease), Some(Ok(Ok(reply)))) = (who, &desk.seen, lease, &outcome) {
-            seen.learn(request, reply, lease);
+        let desk = desk.as_ref()?;
+        match self.ask_desk(line, desk, who, request) {
+            Ok(outcome) => outcome,
+            Err(asked) => self.answer_to(line, who, request, asked, sent).await,
         }
+    }
+
+    /// Asks at a desk, and looks for the answer for a while.
+    fn ask_desk(&self, line: &Line, desk: &Desk, who: &Who, request: &Request) -> Result<Outcome, Asked> {
+        let Some(asked) = post(&desk.asker, who, request) else { return Ok(None) };
+        if let (Request::Open { .. } | Request::Create { .. }, Some(errand)) = (request, ERRAND.get()) {
+            ERRAND.set(None);
+            errand();
+        }
+        if !look_here(&asked) {
+            return Err(asked);
+        }
+        let outcome = self.take(line, &asked);
+        desk.learn(who, request, &outcome, asked.lease());
+        Ok(outcome)
+    }
+
+    /// Waits for the answer to what was asked there.
+    pub(crate) async fn answer_to(
+        &self,
+        line: &Line,
+        who: &Who,
+        request: &Request,
+        asked: Asked,
+        sent: &AtomicBool,
+    ) -> Outcome {
+        sent.store(true, Ordering::Relaxed);
+        let (outcome, lease) = Box::pin(self.wait_for(line, asked)).await;
+        line.queue
+            .desk
+            .get()
+            .into_iter()
+            .flatten()
+            .for_each(|desk| desk.learn(who, request, &outcome, lease));
         sent.store(outcome.is_some(), Ordering::Relaxed);
         outcome
     }
@@ -166,17 +233,6 @@ impl Session {
     /// The directory that a path from the root leads to, if that was answered and still counts; or one that is gone.
     pub(crate) fn seen_dir(&self, who: &Who, path: &[u8]) -> Option<FileId> {
         self.seen(who, |seen| seen.dir(path))
-    }
-
-    /// Asks for a queue; what becomes of that counts for as long as the connection lasts.
-    async fn open_queue<'a>(&self, line: &'a Line) -> Option<&'a Desk> {
-        let call = CallRef { identity: None, request: &Request::Queue };
-        let desk = match line.call(&call, None).await {
-            Ok(Ok(Reply::Queue(grant))) => open(&grant).ok(),
-            // There is none for us; nor, if the connection broke, for anybody.
-            Ok(_) | Err(_) => None,
-        };
-        line.queue.desk.get_or_init(|| desk).as_ref()
     }
 
     fn take(&self, line: &Line, asked: &Asked) -> Outcome {
@@ -220,6 +276,17 @@ impl Session {
             let _ = slept.await;
         }
     }
+}
+
+/// Asks for a queue; what becomes of that counts for as long as the connection lasts.
+async fn open_queue(line: Arc<Line>) {
+    let call = CallRef { identity: None, request: &Request::Queue };
+    let desk = match line.call(&call, None).await {
+        Ok(Ok(Reply::Queue(grant))) => open(&grant).ok(),
+        // There is none for us; nor, if the connection broke, for anybody.
+        Ok(_) | Err(_) => None,
+    };
+    line.queue.desk.get_or_init(|| desk);
 }
 
 fn post(asker: &Arc<Asker>, who: &Who, request: &Request) -> Option<Asked> {

@@ -9,7 +9,7 @@ use crate::handshake::enter;
 use crate::lane::Lanes;
 use crate::line::{CallRef, Line};
 use crate::opens::Opens;
-use crate::queue::may_ask_here;
+use crate::queue::{Begun, may_ask_here};
 use crate::retry::{Pauses, Trouble, may_pass, repeatable};
 use crate::roll::Roll;
 use crate::transport::Pipe;
@@ -150,12 +150,21 @@ impl Session {
 
     /// Asks on the control connection, again where that is safe, for as long as the configuration says.
     pub(crate) async fn call(&self, who: &Who, request: &Request) -> Result<Reply> {
+        match self.ask_at_once(who, request) {
+            Begun::Answered(Ok(Ok(reply))) => Ok(reply),
+            begun => Box::pin(self.call_on(who, request, begun)).await,
+        }
+    }
+
+    /// Goes on with a request, of which no more has come than this.
+    pub(crate) async fn call_on(&self, who: &Who, request: &Request, begun: Begun) -> Result<Reply> {
+        let mut begun = Some(begun);
         let repeatable = repeatable(request);
         let deadline = Instant::now() + self.config.request_timeout;
         let mut pauses = self.pauses();
         loop {
             let sent = AtomicBool::new(false);
-            let attempt = Box::pin(self.attempt(who, request, &sent));
+            let attempt = Box::pin(self.attempt(who, request, begun.take().unwrap_or(Begun::Not), &sent));
             let trouble = match timeout_at(deadline, attempt).await {
                 Ok(Ok(Ok(reply))) => return Ok(reply),
                 Ok(Ok(Err(error))) if !may_pass(&error) => return Err(error),
@@ -181,12 +190,24 @@ impl Session {
         timeout(self.config.request_timeout, line.call(&call, None)).await.ok()?.ok()
     }
 
-    async fn attempt(&self, who: &Who, request: &Request, sent: &AtomicBool) -> Result<Answer, Trouble> {
-        if may_ask_here(request) {
-            let line = self.line().await.map_err(Trouble::unsent)?;
-            if let Some(outcome) = self.ask_here(&line, who, request, sent).await {
-                return outcome;
+    async fn attempt(
+        &self,
+        who: &Who,
+        request: &Request,
+        begun: Begun,
+        sent: &AtomicBool,
+    ) -> Result<Answer, Trouble> {
+        let outcome = match begun {
+            Begun::Answered(outcome) => Some(outcome),
+            Begun::Asked(line, asked) => self.answer_to(&line, who, request, asked, sent).await,
+            Begun::Not if may_ask_here(request) => {
+                let line = self.line().await.map_err(Trouble::unsent)?;
+                self.ask_here(&line, who, request, sent).await
             }
+            Begun::Elsewhere | Begun::Not => None,
+        };
+        if let Some(outcome) = outcome {
+            return outcome;
         }
         let permit = self.calls.clone().acquire_owned().await.expect("the semaphore is never closed");
         let line = self.line().await.map_err(Trouble::unsent)?;

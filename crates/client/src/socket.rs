@@ -29,18 +29,22 @@ thread_local! {
 /// Runs something in which this thread itself waits for sockets. Only for work that needs one socket at a time:
 /// while it waits for one, it does nothing about others.
 pub(crate) fn here<T>(work: impl FnOnce() -> T) -> T {
-    while_set(&HERE, work)
+    while_set(&HERE, true, work)
 }
 
-/// Runs something while a word of this thread is set; afterwards it is as it was.
-pub(crate) fn while_set<T>(word: &'static LocalKey<Cell<bool>>, work: impl FnOnce() -> T) -> T {
-    struct Back(&'static LocalKey<Cell<bool>>, bool);
-    impl Drop for Back {
+/// Runs something while a word of this thread has a value; afterwards it is as it was.
+pub(crate) fn while_set<W: Copy, T>(
+    word: &'static LocalKey<Cell<W>>,
+    value: W,
+    work: impl FnOnce() -> T,
+) -> T {
+    struct Back<W: Copy + 'static>(&'static LocalKey<Cell<W>>, W);
+    impl<W: Copy> Drop for Back<W> {
         fn drop(&mut self) {
             self.0.set(self.1);
         }
     }
-    let _back = Back(word, word.replace(true));
+    let _back = Back(word, word.replace(value));
     work()
 }
 

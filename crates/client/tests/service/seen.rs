@@ -1,6 +1,6 @@
 //! What a client remembers of answers: not asked again, and never believed once somebody has changed it.
 
-use crate::world::{By, World, pattern};
+use crate::world::{By, World, pattern, wait_for_queue};
 use forebay_client::{OpenOptions, blocking};
 use forebay_dice::{Dice, Seeded, rounds};
 use forebay_model::{Attr, Change, ErrorKind, SetTime, Time};
@@ -9,7 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 fn client(world: &World, by: By) -> blocking::Client {
-    blocking::Client::connect(world.client_config(by)).unwrap()
+    let client = blocking::Client::connect(world.client_config(by)).unwrap();
+    if let By::Unix = by {
+        wait_for_queue(&client);
+    }
+    client
 }
 
 fn make(client: &blocking::Client, path: &str) {

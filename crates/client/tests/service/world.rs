@@ -1,10 +1,11 @@
 //! A server that can be restarted, and clients of it.
 
-use forebay_client::{Address, Client, ClientConfig, Credential};
+use forebay_client::{Address, Client, ClientConfig, Credential, OpenOptions, blocking};
 use forebay_model::{Bytes, Job};
 use forebay_server::{Config, Medium, Running, Server};
 use std::path::Path;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How a client reaches the server.
@@ -81,6 +82,19 @@ impl World {
 
     pub(crate) async fn client(&self, by: By) -> Client {
         Client::connect(self.client_config(by)).await.unwrap()
+    }
+}
+
+/// Waits until a client's short requests go by a queue: it is opened while the first of them go by the socket.
+pub(crate) fn wait_for_queue(client: &blocking::Client) {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let path = format!("/wait{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let file = client.wait(client.inner().open(&path, OpenOptions::CREATE_NEW)).unwrap();
+    client.unlink(&path).unwrap();
+    let begin = Instant::now();
+    while !file.close_now() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "there is no queue");
+        std::thread::yield_now();
     }
 }
 
