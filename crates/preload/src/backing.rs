@@ -4,6 +4,7 @@
 //! so offset and flags live in it. Its own file position is at its end: a reader that passes the library by finds
 //! nothing there, a writer is refused. Whoever passes it by and seeks there first harms what the process itself has open.
 
+use crate::engine::Errand;
 use crate::errno::{Errno, Outcome, fail};
 use crate::lock::Lock;
 use crate::open::Open;
@@ -13,7 +14,8 @@ use forebay_model::FileId;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, RawDir, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
-use std::mem::MaybeUninit;
+use std::cell::Cell;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"forebay1");
@@ -100,6 +102,10 @@ pub(crate) fn give_away() {
     GENEROUS.store(true, Ordering::Release);
 }
 
+pub(crate) fn is_generous() -> bool {
+    GENEROUS.load(Ordering::Acquire)
+}
+
 // SAFETY: what changes in the header is atomic.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
@@ -132,7 +138,7 @@ impl Mapped {
     fn is_private(&self) -> bool {
         self.own.as_ref().is_some_and(|own| {
             own.generation == life::generation()
-                && !GENEROUS.load(Ordering::Acquire)
+                && !is_generous()
                 && own.divisions == DIVISIONS.load(Ordering::Acquire)
                 && self.shared.load(Ordering::Acquire) == 0
         })
@@ -179,8 +185,61 @@ impl Header {
     }
 }
 
+/// A descriptor for what is about to be opened, prepared while the service is asked for it, where there is one to be used
+/// again. One that is not needed goes back.
+pub(crate) struct Ahead {
+    cloexec: bool,
+}
+
+enum Preparing {
+    Nothing,
+    Wanted { cloexec: bool },
+    Ready(OwnedFd, Mapped),
+}
+
+thread_local! {
+    /// Nothing is left in it when a thread ends.
+    static PREPARING: Cell<ManuallyDrop<Preparing>> = const { Cell::new(ManuallyDrop::new(Preparing::Nothing)) };
+}
+
+fn prepare(next: Preparing) -> Preparing {
+    ManuallyDrop::into_inner(PREPARING.replace(ManuallyDrop::new(next)))
+}
+
+impl Ahead {
+    /// Not for long: a descriptor that nobody knows is in the way of others.
+    pub(crate) const ERRAND: Errand =
+        Errand { meanwhile: Ahead::fill, otherwise: || drop(prepare(Preparing::Nothing)) };
+
+    pub(crate) fn begin(cloexec: bool) -> Ahead {
+        drop(prepare(Preparing::Wanted { cloexec }));
+        Ahead { cloexec }
+    }
+
+    fn fill() {
+        if let Preparing::Wanted { cloexec } = prepare(Preparing::Nothing)
+            && let Some((fd, mapped)) = again(cloexec)
+        {
+            drop(prepare(Preparing::Ready(fd, mapped)));
+        }
+    }
+
+    fn take(&self) -> Outcome<(OwnedFd, Mapped)> {
+        match prepare(Preparing::Nothing) {
+            Preparing::Ready(fd, mapped) if mapped.is_private() => Ok((fd, mapped)),
+            _ => again(self.cloexec).map_or_else(|| anew(self.cloexec), Ok),
+        }
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        drop(prepare(Preparing::Nothing));
+    }
+}
+
 /// Makes the kernel's part of an open file.
-pub(crate) fn create(birth: &Birth<'_>, cloexec: bool) -> Outcome<(OwnedFd, Mapped)> {
+pub(crate) fn create(birth: &Birth<'_>, ahead: &Ahead) -> Outcome<(OwnedFd, Mapped)> {
     let token = match &birth.token {
         Some(token) => postcard::to_allocvec(token).map_err(|_| Errno(libc::EIO))?,
         None => Vec::new(),
@@ -188,7 +247,7 @@ pub(crate) fn create(birth: &Birth<'_>, cloexec: bool) -> Outcome<(OwnedFd, Mapp
     if token.len() > TOKEN || birth.path.len() > PATH {
         return fail(libc::ENAMETOOLONG);
     }
-    let (fd, mapped) = again(cloexec).map_or_else(|| anew(cloexec), Ok)?;
+    let (fd, mapped) = ahead.take()?;
     // SAFETY: nobody else knows this mapping yet, or any more, and all of it is plain bytes.
     let header = unsafe { &mut *mapped.header };
     header.kind = birth.kind as u32;

@@ -3,11 +3,11 @@
 //! Requests run on threads of the library; the calling thread waits, with nothing locked and its signals as they
 //! were, so that handlers may call in again.
 
-use crate::dispatch;
 use crate::errno::Errno;
 use crate::life::{self, config};
 use crate::lock::Lock;
-use crate::quiet::{Quiet, aloud, become_internal};
+use crate::quiet::{Quiet, aloud, become_internal, blocked};
+use crate::{dispatch, handlers};
 use forebay_client::{Address, ById, Client, ClientConfig, Credential};
 use forebay_model::{Error, ErrorKind, Result};
 use rustix::thread::futex;
@@ -72,6 +72,7 @@ fn engine() -> std::result::Result<&'static Engine, Errno> {
         // Threads made here would end with this process, and the parent would wait for them.
         return Err(Errno(libc::EAGAIN));
     }
+    handlers::look();
     let engine = START.with(|()| match threads() {
         Some(engine) => Ok(engine),
         None => {
@@ -87,12 +88,9 @@ fn engine() -> std::result::Result<&'static Engine, Errno> {
 }
 
 fn start() -> Result<Engine> {
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .thread_name("forebay")
-        .on_thread_start(become_internal)
-        .enable_all()
-        .build()
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(WORKERS).thread_name("forebay").on_thread_start(become_internal).enable_all();
+    let runtime = blocked(|| builder.build())
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start threads: {error}")))?;
     Ok(Engine { generation: life::generation(), runtime, client: OnceCell::new() })
 }
@@ -165,14 +163,34 @@ where
     T: Send + 'a,
     F: Future<Output = Result<T>> + Send + 'a,
 {
+    run_with(Errand { meanwhile: || {}, otherwise: || {} }, make)
+}
+
+/// What a thread does while it waits for something to be opened, and what then if that takes long.
+#[derive(Clone, Copy)]
+pub(crate) struct Errand {
+    pub(crate) meanwhile: fn(),
+    pub(crate) otherwise: fn(),
+}
+
+/// The same with an errand.
+pub(crate) fn run_with<'a, T, F>(
+    errand: Errand,
+    make: impl FnOnce(&'static Engine) -> F,
+) -> std::result::Result<T, Errno>
+where
+    T: Send + 'a,
+    F: Future<Output = Result<T>> + Send + 'a,
+{
     let counted = crate::counts::Counted::begin();
     let result = engine().and_then(|engine| {
         let mut work = {
             let _quiet = Quiet::begin();
             let mut work = Box::pin(make(engine));
-            if let Poll::Ready(done) = here(engine, work.as_mut()) {
+            if let Poll::Ready(done) = here(engine, errand.meanwhile, work.as_mut()) {
                 return done.map_err(Errno::from);
             }
+            (errand.otherwise)();
             work
         };
         wait_for(engine, work.as_mut())
@@ -183,9 +201,10 @@ where
 
 /// Begins some work on the calling thread, undisturbed; where the service is asked by shared memory it is soon done. A
 /// handler that calls in finds nothing locked: if there is more to wait for, the engine's threads go on with it.
-fn here<T>(engine: &Engine, work: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+fn here<T>(engine: &Engine, meanwhile: fn(), work: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     let _threads = engine.runtime.enter();
-    forebay_client::waiting_here(|| work.poll(&mut Context::from_waker(Waker::noop())))
+    let poll = || work.poll(&mut Context::from_waker(Waker::noop()));
+    forebay_client::waiting_here_with(meanwhile, poll)
 }
 
 /// Has the engine's threads do something, and waits for it.

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! hook, errno, kernel     how a function is taken over; what an error becomes; system calls as such
-//! life, quiet, lock, heap forks, signals, and locks and memory that survive them
+//! life, quiet, handlers   forks, signals
+//! lock, heap              locks and memory that survive them
 //! engine, exit, counts    the client and its threads; closing; time spent there
 //! backing, table, open    open files: the kernel's part, this process's table, the service's part
 //! path, place, cwd        which paths are ours, and where they lead
@@ -43,6 +44,7 @@ mod dispatch;
 mod engine;
 mod errno;
 mod exit;
+mod handlers;
 mod heap;
 mod hook;
 mod kernel;

@@ -6,6 +6,7 @@
 
 use crate::log::Log;
 use crate::{backing, path, stdio, table};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
@@ -109,25 +110,41 @@ fn wiped_page() -> *mut AtomicU64 {
             MapFlags::PRIVATE,
         )
     };
-    let Ok(page) = mapped else { return (&raw const FALLBACK).cast_mut() };
+    let Ok(page) = mapped else {
+        backing::give_away();
+        return (&raw const FALLBACK).cast_mut();
+    };
     // SAFETY: the page is ours alone, aligned, and stays mapped.
     unsafe {
-        // An older kernel refuses; then a child believes it is its parent until it execs.
-        let _ = rustix::mm::madvise(page, size, Advice::LinuxWipeOnFork);
+        // An older kernel refuses; then a child believes that it borrows its parent's memory, until it execs.
+        if rustix::mm::madvise(page, size, Advice::LinuxWipeOnFork).is_err() {
+            backing::give_away();
+        }
         let word = page.cast::<AtomicU64>();
         (*word).store(1, Ordering::Relaxed);
         word
     }
 }
 
+/// A number that the kernel says of this process.
+pub(crate) fn status(field: &str, radix: u32) -> Option<u64> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(CWD, c"/proc/self/status", flags, Mode::empty()).ok()?;
+    let mut text = [0; 4096];
+    let len = rustix::io::read(&file, &mut text).ok()?;
+    let found = std::str::from_utf8(&text[..len]).ok()?.lines().find_map(|line| line.strip_prefix(field))?;
+    u64::from_str_radix(found.trim(), radix).ok()
+}
+
 fn pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Whether this process only borrows its parent's memory until it execs: then nothing there may change.
+/// Whether this process only borrows its parent's memory until it execs: then nothing there may change. Whoever makes such
+/// a child by a function gives everything away before.
 pub(crate) fn is_borrowed() -> bool {
     generation();
-    PID.load(Ordering::Relaxed) != pid()
+    backing::is_generous() && PID.load(Ordering::Relaxed) != pid()
 }
 
 /// What the environment says.

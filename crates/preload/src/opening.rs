@@ -1,6 +1,6 @@
 //! `open` and its family.
 
-use crate::backing::{self, Birth, Kind};
+use crate::backing::{self, Ahead, Birth, Kind};
 use crate::errno::{Errno, Outcome, Stop, fail};
 use crate::open::Open;
 use crate::place::{
@@ -28,9 +28,7 @@ static UMASK: AtomicI32 = AtomicI32::new(-1);
 pub(crate) fn masked(mode: mode_t) -> u16 {
     let mut mask = UMASK.load(Ordering::Relaxed);
     if mask < 0 {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let found = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-        mask = found.and_then(|text| i32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o022);
+        mask = life::status("Umask:", 8).map_or(0o022, |mask| mask as i32);
         UMASK.store(mask, Ordering::Relaxed);
     }
     (mode & 0o7777 & !(mask as u32)) as u16
@@ -57,11 +55,14 @@ pub(crate) fn open_place(place: &Place, flags: c_int, mode: mode_t) -> Outcome<c
         return fail(libc::EOPNOTSUPP);
     }
     let mode = if flags & libc::O_CREAT != 0 { masked(mode) } else { 0 };
-    let found = engine::run(|engine| find(engine.by_id(), place, flags, mode))?.here()?;
+    // Handlers may open files, too, and prepare for that in the same place.
+    let _quiet = Quiet::begin();
+    let ahead = Ahead::begin(flags & libc::O_CLOEXEC != 0);
+    let found = engine::run_with(Ahead::ERRAND, |engine| find(engine.by_id(), place, flags, mode))?.here()?;
     if let (Found::File(file), true) = (&found, flags & libc::O_TRUNC != 0) {
         crate::map::zeroed(file.id(), 0, u64::MAX);
     }
-    install(found, flags, &place.full)
+    install(found, flags, &place.full, &ahead)
 }
 
 async fn find(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<Landing<Found>> {
@@ -118,13 +119,13 @@ async fn make(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<La
     };
     let mut access = access_of(flags);
     access.write |= if_exists == IfExists::Truncate;
-    let (mut from, mut way) = (place.dir, place.rest.clone());
-    if let Some((dir, name)) = seen_entry(by_id, from, &way) {
+    if let Some((dir, name)) = seen_entry(by_id, place.dir, &place.rest) {
         match by_id.create(dir, name, mode, access, if_exists).await {
             Err(error) if matches!(error.kind(), ErrorKind::Stale | ErrorKind::TooManyLinks) => {}
             made => return Ok(Landing::Here(Found::File(Box::new(made?.0)))),
         }
     }
+    let (mut from, mut way) = (place.dir, place.rest.clone());
     for _ in 0..=MAX_LINKS {
         let none = if if_exists == IfExists::Refuse { ErrorKind::Exists } else { ErrorKind::IsDirectory };
         let Entry { dir, name, slash } = match entry(by_id, from, &way, none).await? {
@@ -151,7 +152,7 @@ async fn make(by_id: &ById, place: &Place, flags: c_int, mode: u16) -> Result<La
 }
 
 /// Gives what was opened a descriptor.
-fn install(found: Found, flags: c_int, path: &[u8]) -> Outcome<c_int> {
+fn install(found: Found, flags: c_int, path: &[u8], ahead: &Ahead) -> Outcome<c_int> {
     let (kind, id, file) = match found {
         Found::File(file) => (Kind::File, file.id(), Some(*file)),
         Found::Directory(id) => (Kind::Directory, id, None),
@@ -165,7 +166,7 @@ fn install(found: Found, flags: c_int, path: &[u8]) -> Outcome<c_int> {
         token: file.as_ref().map(File::token),
         path: &if path.len() < 4096 { path.to_vec() } else { crate::path::normal(path) },
     };
-    let made = backing::create(&birth, flags & libc::O_CLOEXEC != 0);
+    let made = backing::create(&birth, ahead);
     let (fd, mapped) = match made {
         Ok(made) => made,
         Err(stop) => {

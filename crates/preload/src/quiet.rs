@@ -1,12 +1,22 @@
 //! Moments in which the application must not interrupt us, and threads that are not the application's.
 
+use crate::handlers::{self, Moment};
 use crate::kernel::system_call;
 use std::cell::Cell;
 
 thread_local! {
     static INTERNAL: Cell<bool> = const { Cell::new(false) };
-    /// The application's mask in a quiet moment.
-    static BEFORE: Cell<Option<u64>> = const { Cell::new(None) };
+    /// What keeps a quiet moment quiet; `None` outside of one.
+    static KEPT: Cell<Option<Kept>> = const { Cell::new(None) };
+}
+
+/// Why no handler runs in a quiet moment.
+#[derive(Clone, Copy)]
+enum Kept {
+    /// There is none, and nobody adds one meanwhile.
+    Without(Moment),
+    /// Signals are blocked; this was the application's mask.
+    Blocked(u64),
 }
 
 /// Whether the running code is ours: descriptors it makes are hidden from the application.
@@ -14,8 +24,9 @@ pub(crate) fn is_internal() -> bool {
     INTERNAL.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Makes the calling thread one of ours for good. It was born quiet, so no signal is ever delivered to it.
+/// Makes the calling thread one of ours for good: no signal is ever delivered to it.
 pub(crate) fn become_internal() {
+    mask(libc::SIG_BLOCK, ALL);
     INTERNAL.set(true);
 }
 
@@ -31,43 +42,65 @@ fn mask(how: i32, set: u64) -> u64 {
     before
 }
 
+/// Runs something with all signals blocked, whoever has handlers: threads that are made there are born so.
+pub(crate) fn blocked<T>(work: impl FnOnce() -> T) -> T {
+    let before = mask(libc::SIG_BLOCK, ALL);
+    let done = work();
+    mask(libc::SIG_SETMASK, before);
+    done
+}
+
 /// While this lives, no signal handler runs on the thread, and what the thread does counts as ours.
 pub(crate) struct Quiet {
-    /// The mask to go back to; `None` inside another quiet moment.
-    mask: Option<u64>,
+    /// Not inside another quiet moment.
+    outermost: bool,
 }
 
 impl Quiet {
     pub(crate) fn begin() -> Quiet {
-        if is_internal() {
-            return Quiet { mask: None };
+        let outermost = !is_internal();
+        if outermost {
+            hush();
         }
-        let before = mask(libc::SIG_BLOCK, ALL);
-        INTERNAL.set(true);
-        BEFORE.set(Some(before));
-        Quiet { mask: Some(before) }
+        Quiet { outermost }
     }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        if let Some(before) = self.mask {
-            BEFORE.set(None);
-            INTERNAL.set(false);
-            mask(libc::SIG_SETMASK, before);
+        if self.outermost {
+            speak();
         }
+    }
+}
+
+fn hush() {
+    let kept = match handlers::enter(INTERNAL.with(|own| std::ptr::from_ref(own) as usize)) {
+        Some(moment) => Kept::Without(moment),
+        None => Kept::Blocked(mask(libc::SIG_BLOCK, ALL)),
+    };
+    INTERNAL.set(true);
+    KEPT.set(Some(kept));
+}
+
+fn speak() {
+    let kept = KEPT.take();
+    INTERNAL.set(false);
+    match kept {
+        Some(Kept::Without(moment)) => handlers::leave(moment),
+        Some(Kept::Blocked(before)) => drop(mask(libc::SIG_SETMASK, before)),
+        None => {}
     }
 }
 
 /// Interrupts a quiet moment for something that may take long: signals are as the application has them meanwhile, and
 /// its handlers may call in.
 pub(crate) fn aloud<T>(wait: impl FnOnce() -> T) -> T {
-    let Some(before) = BEFORE.take() else { return wait() };
-    INTERNAL.set(false);
-    mask(libc::SIG_SETMASK, before);
+    if KEPT.get().is_none() {
+        return wait();
+    }
+    speak();
     let waited = wait();
-    mask(libc::SIG_BLOCK, ALL);
-    INTERNAL.set(true);
-    BEFORE.set(Some(before));
+    hush();
     waited
 }

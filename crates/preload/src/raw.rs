@@ -3,11 +3,11 @@
 use crate::errno::{Errno, Outcome, Stop};
 use crate::kernel::ask;
 use crate::{
-    attributes, backing, copy, cwd, data, descriptors, dir, hook, locks, map, names, opening, program,
-    refused, stat,
+    attributes, backing, copy, cwd, data, descriptors, dir, handlers, hook, locks, map, names, opening,
+    program, refused, stat,
 };
 use data::At;
-use libc::{c_char, c_int, c_long, c_uint, mode_t, off_t};
+use libc::{c_char, c_int, c_long, c_uint, c_void, mode_t, off_t};
 
 const HERE: c_int = libc::AT_FDCWD;
 const NOFOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;
@@ -324,7 +324,52 @@ fn note_division(number: c_long, flags: usize) {
     }
 }
 
+static REAL_CLONE: hook::Real = hook::Real::new("clone\0");
+
+type RealClone =
+    unsafe extern "C" fn(*const c_void, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
+
+/// A child that begins with a function. Where every system call is intercepted, this one has to be, too: so it is not taken
+/// over as others are, and only noted.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code))]
+unsafe extern "C" fn clone(
+    begin: *const c_void,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: usize,
+    storage: usize,
+    child: usize,
+) -> c_int {
+    note_division(libc::SYS_clone, flags as usize);
+    let Some(real) = REAL_CLONE.address() else { return hook::failed(Errno(libc::ENOSYS)) };
+    // SAFETY: the C library's function of this name has this signature, and the arguments are the caller's own; those that
+    // it has not given are not looked at.
+    unsafe {
+        std::mem::transmute::<*mut c_void, RealClone>(real)(
+            begin, stack, flags, argument, parent, storage, child,
+        )
+    }
+}
+
+/// Its other name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code))]
+unsafe extern "C" fn __clone(
+    begin: *const c_void,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: usize,
+    storage: usize,
+    child: usize,
+) -> c_int {
+    // SAFETY: the same function.
+    unsafe { clone(begin, stack, flags, argument, parent, storage, child) }
+}
+
 hook::hooks! {
     fn [syscall](number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long =>
-        { note_division(number, a); perform(number, [a, b, c, d, e, f]) };
+        { note_division(number, a); handlers::note_call(number, a, b); perform(number, [a, b, c, d, e, f]) };
 }

@@ -76,6 +76,25 @@ fn a_signal_handler_may_write_while_memory_is_allocated() {
 }
 
 #[test]
+fn a_handler_may_come_when_calls_are_under_way_without_one() {
+    let world = World::new();
+    let late = world.compile("late");
+    for way in ["sigaction", "signal", "by number", "early, by an instruction"] {
+        let mut program = world.command(&late);
+        program.args(["/fb", way]);
+        succeed(program);
+    }
+}
+
+#[test]
+fn a_child_that_borrows_memory_leaves_its_parents_files_open() {
+    let world = World::new();
+    let mut program = world.command(world.compile("lent"));
+    program.arg("/fb/file");
+    assert_eq!(succeed(program), "onetwo\n");
+}
+
+#[test]
 fn streams_of_cpp() {
     if !has("c++") {
         return;

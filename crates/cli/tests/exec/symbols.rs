@@ -64,12 +64,16 @@ const TABLE: &[(&str, &str)] = &[
     ),
     ("locks", "flock lockf lockf64"),
     ("programs", "execv execve execvp execvpe execveat fexecve execl execle execlp"),
-    ("children", "fork __fork vfork __vfork system popen daemon forkpty login_tty posix_spawn posix_spawnp"),
+    (
+        "children",
+        "fork __fork vfork __vfork clone __clone system popen daemon forkpty login_tty posix_spawn posix_spawnp",
+    ),
     (
         "file actions",
         "posix_spawn_file_actions_addopen posix_spawn_file_actions_addchdir_np posix_spawn_file_actions_destroy",
     ),
     ("the end", "_exit _Exit quick_exit"),
+    ("handlers", "sigaction __sigaction signal bsd_signal ssignal sysv_signal __sysv_signal sigset"),
     ("by number", "syscall"),
     ("refused", "inotify_add_watch fanotify_mark name_to_handle_at fts_open fts64_open"),
     (

@@ -10,7 +10,7 @@
 //!
 //! **Deliberately absent**: other machines than x86-64; threads without thread-local storage of their own.
 
-use crate::{hook, life, mem, raw};
+use crate::{handlers, hook, life, mem, raw};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -50,6 +50,8 @@ pub(crate) fn begin() {
     }
     if caught::prepare() {
         ON.store(true, Ordering::Relaxed);
+        // Not all ways to install a handler are looked at, and ours is one.
+        handlers::expect();
         arm();
     } else {
         crate::log::note(|| "this machine cannot intercept system calls: only functions are".to_owned());
