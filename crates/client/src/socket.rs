@@ -3,8 +3,9 @@
 //! A task that meets an empty or full socket has the runtime watch it, for that direction only and, when writing, no
 //! longer than it waits: a Unix socket reports every byte its peer takes, and a runtime that is told wakes up for
 //! nothing. A thread that has said so (see [`here`]) waits in the system call itself, which saves the way over the
-//! runtime's own thread.
+//! runtime's own thread; and for what comes it looks for a while before, which saves the time it takes to wake up.
 
+use forebay_shm::{Looked, Spin};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
@@ -21,6 +22,9 @@ use tokio::io::unix::AsyncFd;
 
 /// How long a thread waits in the kernel before it waits like a task, whose timers run.
 const PATIENCE: Duration = Duration::from_millis(10);
+
+/// How long a thread looks for what comes before it waits in the kernel.
+static SPIN: Spin = Spin::new(Duration::from_micros(2), Duration::from_micros(200));
 
 thread_local! {
     static HERE: Cell<bool> = const { Cell::new(false) };
@@ -90,11 +94,15 @@ impl Reader {
     }
 
     fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        if HERE.get() {
-            // Nobody else needs to know what comes.
-            self.watch = None;
-        }
-        if let Some(result) = attempt(|flags| Ok(recv(&*self.socket, &mut *into, flags.recv())?.1)) {
+        let come = match HERE.get() {
+            true => {
+                // Nobody else needs to know what comes.
+                self.watch = None;
+                receive_here(&self.socket, into)
+            }
+            false => receive(&self.socket, into, RecvFlags::DONTWAIT),
+        };
+        if let Some(result) = come {
             return Poll::Ready(result);
         }
         let watch = watched(&mut self.watch, &self.socket, Interest::READABLE)?;
@@ -128,7 +136,8 @@ impl Writer {
                 count => Ok(count),
             }
         };
-        let written = attempt(|flags| write(&self.socket, flags.send()));
+        let wait = if HERE.get() { SendFlags::empty() } else { SendFlags::DONTWAIT };
+        let written = attempt(|| write(&self.socket, wait));
         if let Some(result) = written {
             self.watch = None;
             return Poll::Ready(result);
@@ -150,34 +159,28 @@ impl Drop for Writer {
     }
 }
 
-/// Whether a system call may wait.
-#[derive(Clone, Copy)]
-enum Wait {
-    Here,
-    Not,
+/// Receives what has come; `None` if nothing has.
+fn receive(socket: &OwnedFd, into: &mut [u8], flags: RecvFlags) -> Option<io::Result<usize>> {
+    attempt(|| Ok(recv(socket, &mut *into, flags)?.1))
 }
 
-impl Wait {
-    fn recv(self) -> RecvFlags {
-        match self {
-            Wait::Here => RecvFlags::empty(),
-            Wait::Not => RecvFlags::DONTWAIT,
-        }
-    }
-
-    fn send(self) -> SendFlags {
-        match self {
-            Wait::Here => SendFlags::empty(),
-            Wait::Not => SendFlags::DONTWAIT,
-        }
-    }
+/// Receives what comes, looking for it at first.
+fn receive_here(socket: &OwnedFd, into: &mut [u8]) -> Option<io::Result<usize>> {
+    let mut come = None;
+    let look = || {
+        come = receive(socket, into, RecvFlags::DONTWAIT);
+        come.is_some()
+    };
+    let Looked::SinceThen(begin) = SPIN.until(look, || false) else { return come };
+    let come = receive(socket, into, RecvFlags::empty());
+    SPIN.waited(begin.elapsed());
+    come
 }
 
-/// Tries a system call, in which this thread waits if that is its way; `None` if it came to nothing.
-fn attempt(mut call: impl FnMut(Wait) -> io::Result<usize>) -> Option<io::Result<usize>> {
-    let wait = if HERE.get() { Wait::Here } else { Wait::Not };
+/// Tries a system call; `None` if it came to nothing.
+fn attempt(mut call: impl FnMut() -> io::Result<usize>) -> Option<io::Result<usize>> {
     loop {
-        match call(wait) {
+        match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
             result => return Some(result),
