@@ -163,10 +163,12 @@ macro_rules! installers {
         #[cfg_attr(test, allow(dead_code))]
         unsafe extern "C" fn $name(signal: c_int, action: $action, before: *mut libc::sigaction) -> $before {
             static REAL: hook::Real = hook::Real::new(concat!(stringify!($name), "\0"));
+            let error = Errno::last();
             let looked = hook::guarded(|| {
                 $note(signal, action);
                 Ok(REAL.address())
             });
+            error.set();
             let Ok(Some(real)) = looked else {
                 Errno(libc::ENOSYS).set();
                 return $failed;
