@@ -2,7 +2,7 @@
 //!
 //! Nobody waits here for anybody: a signal handler may have interrupted who is in the middle of it.
 
-use crate::lane::Lane;
+use crate::lane::{Lane, Lanes};
 use forebay_shm::Window;
 use forebay_wire::SlabGrant;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,9 +16,16 @@ const NOTHING: u64 = u64::MAX;
 /// What was granted to a ring and is not used yet, and what is to be asked for next.
 pub(crate) struct Arrived {
     any: AtomicBool,
-    slabs: Mutex<Vec<(u32, SlabGrant, Arc<Window>)>>,
+    slabs: Mutex<Vec<Slab>>,
     /// The ring, and the first of its slabs that is needed, as whoever wrote last has left them.
     need: AtomicU64,
+}
+
+/// A slab of a ring, and its region if that is mapped.
+struct Slab {
+    ring: u32,
+    grant: SlabGrant,
+    window: Option<Arc<Window>>,
 }
 
 impl Default for Arrived {
@@ -40,10 +47,11 @@ impl Arrived {
     }
 
     /// A slab has come. False if nobody can take it in: it is as if it had not, and the server takes it back one day.
-    pub(crate) fn put(&self, ring: u32, grant: SlabGrant, window: Arc<Window>) -> bool {
+    /// Without its region, whoever takes it in maps that.
+    pub(crate) fn put(&self, ring: u32, grant: SlabGrant, window: Option<Arc<Window>>) -> bool {
         for _ in 0..SPINS {
             if let Ok(mut slabs) = self.slabs.try_lock() {
-                slabs.push((ring, grant, window));
+                slabs.push(Slab { ring, grant, window });
                 self.any.store(true, Ordering::Release);
                 return true;
             }
@@ -52,16 +60,18 @@ impl Arrived {
         false
     }
 
-    /// Gives a lane what has come for its ring.
-    pub(crate) fn hand(&self, lane: &mut Lane) {
+    /// Gives a lane what has come for its ring. One whose region cannot be mapped is as if it had not.
+    pub(crate) fn hand(&self, lane: &mut Lane, lanes: &Lanes) {
         if !self.any.load(Ordering::Acquire) {
             return;
         }
         if let Ok(mut slabs) = self.slabs.try_lock() {
             self.any.store(false, Ordering::Relaxed);
             let own = lane.ring;
-            for (_, grant, window) in slabs.drain(..).filter(|(ring, ..)| *ring == own) {
-                lane.add(&grant, window);
+            for Slab { grant, window, .. } in slabs.drain(..).filter(|slab| slab.ring == own) {
+                if let Ok(window) = window.map_or_else(|| lanes.prepare(&grant), Ok) {
+                    lane.add(&grant, window);
+                }
             }
         }
     }
@@ -109,13 +119,17 @@ mod tests {
             records: 4,
             epoch,
         };
-        let ((mut lane, taker), arrived) = (lane(dir.path(), 3), Arrived::default());
+        let ((mut lane, taker), arrived, lanes) = (lane(dir.path(), 3), Arrived::default(), Lanes::default());
         assert_eq!((lane.keep(), arrived.needed()), (0, None));
-        for (ring, number) in [(3, 5), (4, 6), (3, 7)] {
-            assert!(arrived.put(ring, slab(number, 1), window.clone()));
+        for (ring, number, window) in
+            [(3, 5, None), (4, 6, Some(window.clone())), (3, 7, Some(window.clone()))]
+        {
+            assert!(arrived.put(ring, slab(number, 1), window));
         }
-        arrived.hand(&mut lane);
-        arrived.hand(&mut lane);
+        assert!(lanes.prepare_known(&slab(8, 1)).is_none(), "nobody has mapped it");
+        arrived.hand(&mut lane, &lanes);
+        assert!(lanes.prepare_known(&slab(8, 1)).is_some(), "whoever took it in has");
+        arrived.hand(&mut lane, &lanes);
         assert_eq!(lane.keep(), 5, "in their order, those of its own ring, once");
         arrived.will_need(lane.ring, lane.keep());
         assert_eq!(arrived.needed(), Some((3, 5)));

@@ -152,16 +152,34 @@ impl Lanes {
         mapped(&self.panes, path, &file, |file| Pane::new(file, size))
     }
 
+    /// The mapped region of a slab if it is mapped already. Takes no descriptor for that.
+    fn known(&self, grant: &SlabGrant) -> Option<Arc<Window>> {
+        let path = PathBuf::from(OsString::from_vec(grant.path.clone()));
+        let inode = std::fs::metadata(&path).ok()?.ino();
+        lock(&self.windows)
+            .get(&path)
+            .filter(|(number, _)| *number == inode)
+            .map(|(_, window)| window.clone())
+    }
+
+    /// Makes a slab ready to be filled, if its region is mapped. For those who work while the program goes on: it must not
+    /// find descriptors that it has not made.
+    pub(crate) fn prepare_known(&self, grant: &SlabGrant) -> Option<Arc<Window>> {
+        populated(self.known(grant)?, grant).ok()
+    }
+
     /// Makes a slab ready to be filled.
     pub(crate) fn prepare(&self, grant: &SlabGrant) -> io::Result<Arc<Window>> {
-        let window = self.window(grant)?;
-        let end = grant.start.checked_add(grant.len).filter(|end| *end <= window.len());
-        let end =
-            end.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a slab outside its region"))?;
-        // An older kernel cannot; then the pages come when they are touched.
-        let _ = window.populate(grant.start..end);
-        Ok(window)
+        populated(self.window(grant)?, grant)
     }
+}
+
+fn populated(window: Arc<Window>, grant: &SlabGrant) -> io::Result<Arc<Window>> {
+    let end = grant.start.checked_add(grant.len).filter(|end| *end <= window.len());
+    let end = end.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a slab outside its region"))?;
+    // An older kernel cannot; then the pages come when they are touched.
+    let _ = window.populate(grant.start..end);
+    Ok(window)
 }
 
 /// The mapping of a file, made if it is not known.

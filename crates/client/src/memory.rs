@@ -65,6 +65,15 @@ pub(crate) struct Memory {
     scarce: AtomicU32,
 }
 
+/// How a slab is asked for.
+#[derive(Clone, Copy)]
+enum Ask {
+    /// Before it is needed, while the program goes on.
+    Ahead,
+    /// By who waits for it, with room for so many bytes at least.
+    Now { least: usize },
+}
+
 /// What an attempt came to.
 enum Tried {
     Wrote(Wrote),
@@ -100,6 +109,11 @@ impl Memory {
         None
     }
 
+    /// Gives a lane of this file the slabs that have come for it.
+    fn hand(&self, lane: &mut Lane) {
+        self.arrived.hand(lane, &self.session.lanes);
+    }
+
     fn attempt(&self, offset: u64, data: &[u8]) -> Tried {
         // What was given up on a socket must not come after this.
         if self.session.pool.is_in_doubt() {
@@ -109,7 +123,7 @@ impl Memory {
         let life = self.session.opens.life();
         match lane.as_mut() {
             Some(lane) if lane.life == life && lane.writes => {
-                self.arrived.hand(lane);
+                self.hand(lane);
                 let wrote = lane.write(offset, data);
                 if matches!(wrote, Wrote::All { ahead: true } | Wrote::NoSpace) {
                     self.arrived.will_need(lane.ring, lane.keep());
@@ -187,7 +201,7 @@ impl Memory {
                 Tried::Wrote(Wrote::NoSpace) => {
                     let scarce = self.scarce.load(Ordering::Relaxed);
                     self.scarce.store(scarce.saturating_sub(1), Ordering::Relaxed);
-                    self.ask(data.len()).await
+                    self.ask(Ask::Now { least: data.len() }).await
                 }
                 Tried::Wrote(Wrote::TooMuch) => false,
                 Tried::Wrote(Wrote::Recalled) | Tried::Unbound => self.bind(true).await,
@@ -225,7 +239,7 @@ impl Memory {
 
     async fn get_ahead(&self) {
         if let Ok(_asking) = self.asking.try_lock() {
-            let found = self.ask(0).await;
+            let found = self.ask(Ask::Ahead).await;
             self.scarce.store(if found { 0 } else { SCARCE }, Ordering::Relaxed);
         }
     }
@@ -234,7 +248,7 @@ impl Memory {
     pub(crate) async fn bind(&self, write: bool) -> bool {
         let life = self.session.opens.life();
         let Some(mut before) = self.lane().map(|mut lane| lane.take()) else { return true };
-        before.iter_mut().for_each(|lane| self.arrived.hand(lane));
+        before.iter_mut().for_each(|lane| self.hand(lane));
         let before = before.or_else(|| self.session.lanes.take(self.token.uid));
         let own = before.as_ref().map(|lane| lane.ring);
         let request = Request::Ring { token: self.token, own, write };
@@ -275,22 +289,28 @@ impl Memory {
     }
 
     /// Asks for a slab; false if there is none to be had.
-    async fn ask(&self, least: usize) -> bool {
+    async fn ask(&self, how: Ask) -> bool {
         let Some((ring, keep)) = self.arrived.needed() else { return false };
-        let least = u32::try_from(least).unwrap_or(u32::MAX);
-        let request = Request::Slab { ring, keep, least };
+        let least = match how {
+            Ask::Ahead => 0,
+            Ask::Now { least } => u32::try_from(least).unwrap_or(u32::MAX),
+        };
+        let (lanes, request) = (&self.session.lanes, Request::Slab { ring, keep, least });
         match self.session.call(&self.who, &request).await {
             Ok(Reply::Slab(grant)) => {
-                let window = match self.session.lanes.prepare(&grant) {
-                    Ok(window) => window,
-                    // Taken back already, and its region's file is just being made anew.
-                    Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return false,
-                    Err(_) => {
-                        self.session.lanes.switch_off();
-                        return false;
-                    }
+                let window = match how {
+                    Ask::Ahead => Ok(lanes.prepare_known(&grant)),
+                    Ask::Now { .. } => lanes.prepare(&grant).map(Some),
                 };
-                self.arrived.put(ring, *grant, window)
+                match window {
+                    Ok(window) => self.arrived.put(ring, *grant, window),
+                    // Taken back already, and its region's file is just being made anew.
+                    Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => false,
+                    Err(_) => {
+                        lanes.switch_off();
+                        false
+                    }
+                }
             }
             Err(error) if error.kind() == ErrorKind::Stale => {
                 // It may have another by now.
@@ -305,7 +325,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let lane = self.lane.get_mut().ok().and_then(Option::take);
         if let Some(mut lane) = lane {
-            self.arrived.hand(&mut lane);
+            self.hand(&mut lane);
             self.session.lanes.put(lane);
         }
     }

@@ -86,10 +86,26 @@ pub(crate) fn may_ask_here(request: &Request) -> bool {
 /// The queue of a control connection.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// None if there is none for us.
-    desk: OnceLock<Option<Desk>>,
     /// Somebody asks for it, or has: a connection has one, and another would be in its place.
-    opening: AtomicBool,
+    asked_for: AtomicBool,
+    /// What the server said to that: nothing if there is none for us.
+    granted: OnceLock<Option<Box<QueueGrant>>>,
+    /// None if it cannot be reached from here.
+    desk: OnceLock<Option<Desk>>,
+}
+
+impl Queue {
+    /// Who is asked there, opened by whoever wants to ask first: this program waits for him, and nothing of it is in the way of
+    /// the descriptors that come and go with that. `None` if the server has not said yet whether there is one.
+    fn desk(&self) -> Option<Option<&Desk>> {
+        let desk = || self.desk.get_or_init(|| open(self.granted.get()?.as_ref()?).ok()).as_ref();
+        self.granted.get().map(|_| desk())
+    }
+
+    /// The same for those who do not open it.
+    fn open_desk(&self) -> Option<&Desk> {
+        self.desk.get()?.as_ref()
+    }
 }
 
 /// Who is asked there, and what was answered and still counts.
@@ -143,7 +159,7 @@ impl Session {
             return Begun::Not;
         }
         let Some(line) = self.live() else { return Begun::Not };
-        let Some(Some(desk)) = line.queue.desk.get() else { return Begun::Not };
+        let Some(Some(desk)) = line.queue.desk() else { return Begun::Not };
         match self.ask_desk(&line, desk, who, request) {
             Ok(Some(outcome)) => Begun::Answered(outcome),
             Ok(None) => Begun::Elsewhere,
@@ -160,13 +176,13 @@ impl Session {
         request: &Request,
         sent: &AtomicBool,
     ) -> Outcome {
-        let Some(desk) = line.queue.desk.get() else {
-            if !line.queue.opening.swap(true, Ordering::AcqRel) {
-                self.runtime.spawn(open_queue(line.clone()));
+        let Some(desk) = line.queue.desk() else {
+            if !line.queue.asked_for.swap(true, Ordering::AcqRel) {
+                self.runtime.spawn(ask_for_queue(line.clone()));
             }
             return None;
         };
-        let desk = desk.as_ref()?;
+        let desk = desk?;
         match self.ask_desk(line, desk, who, request) {
             Ok(outcome) => outcome,
             Err(asked) => self.answer_to(line, who, request, asked, sent).await,
@@ -199,12 +215,9 @@ impl Session {
     ) -> Outcome {
         sent.store(true, Ordering::Relaxed);
         let (outcome, lease) = Box::pin(self.wait_for(line, asked)).await;
-        line.queue
-            .desk
-            .get()
-            .into_iter()
-            .flatten()
-            .for_each(|desk| desk.learn(who, request, &outcome, lease));
+        if let Some(desk) = line.queue.open_desk() {
+            desk.learn(who, request, &outcome, lease);
+        }
         sent.store(outcome.is_some(), Ordering::Relaxed);
         outcome
     }
@@ -212,7 +225,7 @@ impl Session {
     /// Closes an open file without waiting for that, if there is a queue with room.
     pub(crate) fn close_now(&self, who: &Who, token: Token) -> bool {
         let Some(line) = self.live() else { return false };
-        let Some(Some(desk)) = line.queue.desk.get() else { return false };
+        let Some(desk) = line.queue.open_desk() else { return false };
         !self.pool.is_in_doubt() && post(&desk.asker, who, &Request::Close { token }).is_some()
     }
 
@@ -222,7 +235,7 @@ impl Session {
             return None;
         }
         let line = self.live()?;
-        look(line.queue.desk.get()?.as_ref()?.seen.as_ref()?)
+        look(line.queue.open_desk()?.seen.as_ref()?)
     }
 
     /// What a path from the root leads to, if that was answered and still counts.
@@ -279,14 +292,14 @@ impl Session {
 }
 
 /// Asks for a queue; what becomes of that counts for as long as the connection lasts.
-async fn open_queue(line: Arc<Line>) {
+async fn ask_for_queue(line: Arc<Line>) {
     let call = CallRef { identity: None, request: &Request::Queue };
-    let desk = match line.call(&call, None).await {
-        Ok(Ok(Reply::Queue(grant))) => open(&grant).ok(),
+    let granted = match line.call(&call, None).await {
+        Ok(Ok(Reply::Queue(grant))) => Some(grant),
         // There is none for us; nor, if the connection broke, for anybody.
         Ok(_) | Err(_) => None,
     };
-    line.queue.desk.get_or_init(|| desk);
+    line.queue.granted.get_or_init(|| granted);
 }
 
 fn post(asker: &Arc<Asker>, who: &Who, request: &Request) -> Option<Asked> {

@@ -212,11 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn who_was_left_behind_in_a_parent_is_not_waited_for() {
+    fn who_was_left_behind_in_a_parent_does_not_count() {
         let handlers = Handlers::new();
-        let _left_behind = handlers.enter(3, 1).expect("there are none");
-        let begin = Instant::now();
-        handlers.expect(2);
-        assert!(begin.elapsed() < PATIENCE);
+        let left_behind = handlers.enter(3, 1).expect("there are none");
+        let count = |life| Handlers::count(handlers.places[3].0.load(Ordering::SeqCst), life);
+        assert_eq!((count(1), count(2)), (1, 0));
+        let own = handlers.enter(3, 2).expect("there are none");
+        assert_eq!((count(1), count(2)), (0, 1));
+        handlers.leave(own);
+        assert_eq!((left_behind.life, count(2)), (1, 0));
     }
 }

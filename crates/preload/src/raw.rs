@@ -324,50 +324,37 @@ fn note_division(number: c_long, flags: usize) {
     }
 }
 
-static REAL_CLONE: hook::Real = hook::Real::new("clone\0");
-
-type RealClone =
-    unsafe extern "C" fn(*const c_void, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
-
-/// A child that begins with a function. Where every system call is intercepted, this one has to be, too: so it is not taken
-/// over as others are, and only noted.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-#[cfg_attr(test, allow(dead_code))]
-unsafe extern "C" fn clone(
-    begin: *const c_void,
-    stack: *mut c_void,
-    flags: c_int,
-    argument: *mut c_void,
-    parent: usize,
-    storage: usize,
-    child: usize,
-) -> c_int {
-    note_division(libc::SYS_clone, flags as usize);
-    let Some(real) = REAL_CLONE.address() else { return hook::failed(Errno(libc::ENOSYS)) };
-    // SAFETY: the C library's function of this name has this signature, and the arguments are the caller's own; those that
-    // it has not given are not looked at.
-    unsafe {
-        std::mem::transmute::<*mut c_void, RealClone>(real)(
-            begin, stack, flags, argument, parent, storage, child,
-        )
-    }
+/// Makes a child that begins with a function. Where every system call is intercepted, this one has to be, too: so it is not
+/// taken over as others are, and only noted.
+macro_rules! clones {
+    ($($name:ident)+) => {$(
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[cfg_attr(test, allow(dead_code))]
+        unsafe extern "C" fn $name(
+            begin: *const c_void,
+            stack: *mut c_void,
+            flags: c_int,
+            argument: *mut c_void,
+            parent: usize,
+            storage: usize,
+            child: usize,
+        ) -> c_int {
+            static REAL: hook::Real = hook::Real::new(concat!(stringify!($name), "\0"));
+            type Real =
+                unsafe extern "C" fn(*const c_void, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
+            note_division(libc::SYS_clone, flags as usize);
+            let Some(real) = REAL.address() else { return hook::failed(Errno(libc::ENOSYS)) };
+            // SAFETY: the C library's function of this name has this signature, and the arguments are the caller's own;
+            // those that it has not given are not looked at.
+            unsafe {
+                let real: Real = std::mem::transmute(real);
+                real(begin, stack, flags, argument, parent, storage, child)
+            }
+        }
+    )+};
 }
 
-/// Its other name.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-#[cfg_attr(test, allow(dead_code))]
-unsafe extern "C" fn __clone(
-    begin: *const c_void,
-    stack: *mut c_void,
-    flags: c_int,
-    argument: *mut c_void,
-    parent: usize,
-    storage: usize,
-    child: usize,
-) -> c_int {
-    // SAFETY: the same function.
-    unsafe { clone(begin, stack, flags, argument, parent, storage, child) }
-}
+clones!(clone __clone);
 
 hook::hooks! {
     fn [syscall](number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long =>

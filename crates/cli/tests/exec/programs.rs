@@ -95,6 +95,14 @@ fn a_child_that_borrows_memory_leaves_its_parents_files_open() {
 }
 
 #[test]
+fn while_a_program_goes_on_it_finds_no_descriptors_but_its_own() {
+    let world = World::new();
+    let mut program = world.command(world.compile("numbers"));
+    program.arg("/fb/file");
+    assert_eq!(succeed(program), "0 of 16\n");
+}
+
+#[test]
 fn streams_of_cpp() {
     if !has("c++") {
         return;

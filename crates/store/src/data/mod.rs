@@ -401,7 +401,10 @@ impl Data {
             let mut tombs = lock(&self.tombs);
             let holders = self.holders(&mut state);
             let tomb = tombs.plan(id, self.clock.next(), Span::from(0), holders, &mut with)?;
-            with.remove(SizeRecord::key(id));
+            let size = SizeRecord::key(id);
+            if self.kv.get(&size)?.is_some() {
+                with.remove(size);
+            }
             self.kv.commit(with)?;
             if let Some(tomb) = tomb {
                 tombs.add(id, tomb);

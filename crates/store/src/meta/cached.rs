@@ -103,11 +103,10 @@ impl Known {
         }
     }
 
-    fn put(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+    fn put(&mut self, hash: u64, key: Vec<u8>, value: Option<Vec<u8>>) {
         if value.as_ref().is_some_and(|value| value.len() > LONGEST) {
-            return self.forget(&key);
+            return self.forget(hash, &key);
         }
-        let hash = self.hash(&key);
         let set = &mut self.sets[hash as usize % SETS];
         let own = set.iter().position(|kept| kept.as_ref().is_none_or(|kept| kept.is(hash, &key)));
         let goes = own.unwrap_or_else(|| {
@@ -123,8 +122,7 @@ impl Known {
         set[place] = Some(Kept { hash, key, value, asked: AtomicBool::new(false) });
     }
 
-    fn forget(&mut self, key: &[u8]) {
-        let hash = self.hash(key);
+    fn forget(&mut self, hash: u64, key: &[u8]) {
         let set = &mut self.sets[hash as usize % SETS];
         if let Some(at) = set.iter().position(|kept| kept.as_ref().is_some_and(|kept| kept.is(hash, key))) {
             set[at] = None;
@@ -145,17 +143,17 @@ impl Known {
     fn tidy(&mut self) {
         for batch in std::mem::take(&mut self.late) {
             for (key, value) in Arc::unwrap_or_clone(batch).changes {
-                match self.end(&key) {
-                    true => self.put(key, value),
-                    false => self.forget(&key),
+                let hash = self.hash(&key);
+                match self.end(hash) {
+                    true => self.put(hash, key, value),
+                    false => self.forget(hash, &key),
                 }
             }
         }
     }
 
     /// Whether no other commit changed the key meanwhile.
-    fn end(&mut self, key: &[u8]) -> bool {
-        let hash = self.hash(key);
+    fn end(&mut self, hash: u64) -> bool {
         match self.changing.get_mut(&hash) {
             Some(changing) if changing.by > 1 => {
                 changing.by -= 1;
@@ -191,7 +189,8 @@ impl<K: Kv> Kv for CachedKv<K> {
                 let value = self.inner.get(key)?;
                 let mut known = self.write();
                 if known.changes == changes {
-                    known.put(key.to_vec(), value.clone());
+                    let hash = known.hash(key);
+                    known.put(hash, key.to_vec(), value.clone());
                 }
                 Ok(value)
             }
@@ -220,8 +219,9 @@ impl<K: Kv> Kv for CachedKv<K> {
             Ok(()) => known.late.push(batch.clone()),
             // What a failed one has done is not known here.
             Err(_) => batch.changes.iter().for_each(|(key, _)| {
-                known.end(key);
-                known.forget(key);
+                let hash = known.hash(key);
+                known.end(hash);
+                known.forget(hash, key);
             }),
         }
         done
@@ -358,13 +358,14 @@ mod tests {
     fn of_commits_at_the_same_time_the_store_knows_the_later() {
         let kv = CachedKv::new(MemoryKv::default());
         let mut known = kv.write();
-        known.put(b"a".to_vec(), None);
+        let hash = known.hash(b"a");
+        known.put(hash, b"a".to_vec(), None);
         known.begin(b"a");
         known.begin(b"a");
-        assert!(!known.end(b"a") && matches!(known.find(b"a"), Found::Changing));
-        assert!(!known.end(b"a") && known.changing.is_empty());
+        assert!(!known.end(hash) && matches!(known.find(b"a"), Found::Changing));
+        assert!(!known.end(hash) && known.changing.is_empty());
         known.begin(b"a");
-        assert!(known.end(b"a"));
+        assert!(known.end(hash));
     }
 
     /// Where nothing was, only what was put there is looked for, whatever came of it.
@@ -379,7 +380,8 @@ mod tests {
         kv.commit(put(&[(&key("b"), None), (&key("c"), Some("3"))])).unwrap();
         assert_eq!((get(&kv, &key("b")), get(&kv, &key("c")).as_deref()), (None, Some("3")));
         kv.inner.commit(put(&[(&key("b"), Some("4"))])).unwrap();
-        kv.write().forget(key("b").as_bytes());
+        let hash = kv.read().hash(key("b").as_bytes());
+        kv.write().forget(hash, key("b").as_bytes());
         assert_eq!(get(&kv, &key("b")).as_deref(), Some("4"), "it was there once");
         assert_eq!(get(&kv, &key("a")), None);
         assert_eq!(get(&kv, "e1234567"), None);

@@ -59,10 +59,20 @@ struct Ahead {
 
 impl Ahead {
     fn put(&mut self, key: &[u8], value: Option<&[u8]>) {
-        if let Some(head) = key.first_chunk() {
-            self.heads.insert(*head);
+        match (self.changes.get_mut(key), value) {
+            // It has room for the next one already.
+            (Some(Some(before)), Some(value)) => {
+                before.clear();
+                before.extend_from_slice(value);
+            }
+            (Some(before), value) => *before = value.map(<[u8]>::to_vec),
+            (None, value) => {
+                if let Some(head) = key.first_chunk() {
+                    self.heads.insert(*head);
+                }
+                self.changes.insert(key.to_vec(), value.map(<[u8]>::to_vec));
+            }
         }
-        self.changes.insert(key.to_vec(), value.map(<[u8]>::to_vec));
     }
 
     /// Puts the last batch among the changes.

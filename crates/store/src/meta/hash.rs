@@ -34,6 +34,11 @@ impl Hasher for Hashing {
         self.0 ^= number as u64;
     }
 
+    fn write_u64(&mut self, hash: u64) {
+        // Numbers that are hashed are hashes of this process already.
+        self.0 ^= hash;
+    }
+
     fn finish(&self) -> u64 {
         self.0
     }

@@ -102,6 +102,11 @@ impl Batch {
         self.changes.push((key.into(), None));
     }
 
+    /// Changes these keys no more.
+    pub(crate) fn leave_out(&mut self, keys: &[Vec<u8>]) {
+        self.changes.retain(|(key, _)| !keys.contains(key));
+    }
+
     /// Adds the changes of another batch behind these.
     pub fn append(&mut self, other: Batch) {
         self.changes.extend(other.changes);

@@ -89,11 +89,10 @@ impl<'a> Edit<'a> {
         self.batch.put(key::orphan(id), []);
     }
 
-    /// Removes everything about a file.
+    /// Removes everything about a file but the note that it has no name.
     pub(super) fn erase(&mut self, id: FileId) -> Result<()> {
         self.inodes.retain(|(known, _)| *known != id);
         self.batch.remove(key::inode(id));
-        self.batch.remove(key::orphan(id));
         if self.names.adorned.may_have(id) {
             let batch = &mut self.batch;
             self.names.kv.scan(&key::xattrs(id), &[], &mut |key, _| {

@@ -96,6 +96,7 @@ impl Names {
         }
         let mut edit = self.edit();
         edit.erase(file)?;
+        edit.remove(key::orphan(file));
         self.count.fetch_sub(1, Ordering::Relaxed);
         Ok(edit.into_batch())
     }
@@ -109,6 +110,8 @@ impl Names {
     ) -> Result<()> {
         let mut edit = self.edit();
         edit.erase(file)?;
+        // What would become of it if it stayed: nobody ever sees that.
+        batch.leave_out(&[key::inode(file), key::orphan(file)]);
         batch.append(edit.into_batch());
         via(batch)?;
         self.count.fetch_sub(1, Ordering::Relaxed);
