@@ -13,6 +13,7 @@ use std::num::ParseIntError;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 /// The word on the command line that makes a process the far side.
 pub(crate) const WORD: &str = "bench-far";
@@ -23,6 +24,11 @@ const CAPACITY: Bytes = Bytes::mib(3072);
 const SMALL: Bytes = Bytes::mib(128);
 /// Where more is written than it holds.
 pub(crate) const LITTLE: Bytes = Bytes::mib(64);
+
+/// Between two looks whether the memory of all servers is ready.
+const GLANCE: Duration = Duration::from_millis(5);
+/// How long that may take.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What the other process serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +74,14 @@ pub fn serve(disk: &Path, far: Far) -> Outcome {
         ..Config::for_store(dir.path().join("store"))
     };
     let running = Server::start_several(&config, servers)?;
+    // Otherwise what is measured first would compete with that for the processors.
+    let begin = Instant::now();
+    while !running.iter().all(Running::is_warm) {
+        if begin.elapsed() > PATIENCE {
+            return Err("the server's memory was not ready in time: its log may say why".into());
+        }
+        std::thread::sleep(GLANCE);
+    }
     let tcp = TcpListener::bind("127.0.0.1:0")?;
     let unix = UnixListener::bind(dir.path().join("bare"))?;
     let addresses = running.first().ok_or("a service has a server")?.addresses().clone();

@@ -27,7 +27,7 @@ pub(crate) struct Near {
     pub(crate) bare_unix: PathBuf,
     /// Carries the async clients.
     pub(crate) runtime: Runtime,
-    /// How long it took until the server served: its regions are allocated and touched in that time.
+    /// How long it took until the server served and its memory was ready: regions are allocated and touched in that time.
     pub(crate) set_up: Duration,
 }
 

@@ -27,7 +27,7 @@ pub fn page(report: &Report, before: Option<&Report>) -> String {
         out,
         "<p>{cores} cores, Linux {kernel}, load {load} at the end. {} rounds, every party in turn; bars are medians, thin \
          lines go from the lowest to the highest figure. Files on tmpfs and disk are fresh and stay in the page cache. \
-         The server served after {:.2} s, its regions allocated and touched.</p>",
+         The server served after {:.2} s, with all its regions allocated and touched.</p>",
         report.rounds, report.set_up_seconds
     );
     bars(&mut out, report);

@@ -15,7 +15,7 @@ pub struct Report {
     pub(crate) when: u64,
     pub(crate) machine: Machine,
     pub(crate) rounds: usize,
-    /// Until the server served, its regions allocated and touched.
+    /// Until the server served, with all its regions allocated and touched.
     pub(crate) set_up_seconds: f64,
     pub(crate) figures: Vec<Figure>,
     pub(crate) bars: Vec<Judged>,
@@ -165,7 +165,11 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Machine { cores, kernel, load } = &self.machine;
         writeln!(f, "{cores} cores, Linux {kernel}, load {load} at the end; {} rounds", self.rounds)?;
-        writeln!(f, "set-up: {:.2} s until the server served, regions touched", self.set_up_seconds)?;
+        writeln!(
+            f,
+            "set-up: {:.2} s until the server served with all its memory touched",
+            self.set_up_seconds
+        )?;
         for work in self.works() {
             writeln!(f, "\n{}, {} (median, lowest–highest), ratios of medians", work[0].work, work[0].unit)?;
             for figure in work {

@@ -16,6 +16,8 @@ const NOTHING: u64 = u64::MAX;
 /// What was granted to a ring and is not used yet, and what is to be asked for next.
 pub(crate) struct Arrived {
     any: AtomicBool,
+    /// Somebody who waits anyway has to map the region of one.
+    unmapped: AtomicBool,
     slabs: Mutex<Vec<Slab>>,
     /// The ring, and the first of its slabs that is needed, as whoever wrote last has left them.
     need: AtomicU64,
@@ -30,7 +32,8 @@ struct Slab {
 
 impl Default for Arrived {
     fn default() -> Arrived {
-        Arrived { any: AtomicBool::new(false), slabs: Mutex::default(), need: AtomicU64::new(NOTHING) }
+        let (any, unmapped) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arrived { any, unmapped, slabs: Mutex::default(), need: AtomicU64::new(NOTHING) }
     }
 }
 
@@ -47,12 +50,15 @@ impl Arrived {
     }
 
     /// A slab has come. False if nobody can take it in: it is as if it had not, and the server takes it back one day.
-    /// Without its region, whoever takes it in maps that.
+    /// Without its region, it waits for [`Arrived::map`].
     pub(crate) fn put(&self, ring: u32, grant: SlabGrant, window: Option<Arc<Window>>) -> bool {
         for _ in 0..SPINS {
             if let Ok(mut slabs) = self.slabs.try_lock() {
+                match window.is_some() {
+                    true => self.any.store(true, Ordering::Release),
+                    false => self.unmapped.store(true, Ordering::Release),
+                }
                 slabs.push(Slab { ring, grant, window });
-                self.any.store(true, Ordering::Release);
                 return true;
             }
             std::hint::spin_loop();
@@ -60,19 +66,60 @@ impl Arrived {
         false
     }
 
-    /// Gives a lane what has come for its ring. One whose region cannot be mapped is as if it had not.
-    pub(crate) fn hand(&self, lane: &mut Lane, lanes: &Lanes) {
+    /// Gives a lane what has come for its ring, up to the first whose region is not mapped.
+    pub(crate) fn hand(&self, lane: &mut Lane) {
         if !self.any.load(Ordering::Acquire) {
             return;
         }
         if let Ok(mut slabs) = self.slabs.try_lock() {
             self.any.store(false, Ordering::Relaxed);
-            let own = lane.ring;
-            for Slab { grant, window, .. } in slabs.drain(..).filter(|slab| slab.ring == own) {
-                if let Ok(window) = window.map_or_else(|| lanes.prepare(&grant), Ok) {
+            let mapped = slabs.iter().position(|slab| slab.window.is_none()).unwrap_or(slabs.len());
+            for Slab { ring, grant, window } in slabs.drain(..mapped) {
+                if let Some(window) = window.filter(|_| ring == lane.ring) {
                     lane.add(&grant, window);
                 }
             }
+        }
+    }
+
+    /// Whether a region has to be mapped.
+    pub(crate) fn is_unmapped(&self) -> bool {
+        self.unmapped.load(Ordering::Acquire)
+    }
+
+    /// Maps regions; says which slabs in them are new here. One whose region cannot be mapped is as if it had not come.
+    pub(crate) fn map(&self, lanes: &Lanes) -> Vec<(Arc<Window>, SlabGrant)> {
+        if !self.is_unmapped() {
+            return Vec::new();
+        }
+        // Not while others wait for it.
+        let Ok(taken) = self.slabs.try_lock().map(|mut slabs| std::mem::take(&mut *slabs)) else {
+            return Vec::new();
+        };
+        self.unmapped.store(false, Ordering::Relaxed);
+        let (mut new, mut mapped) = (Vec::new(), Vec::with_capacity(taken.len()));
+        for Slab { ring, grant, window } in taken {
+            let known = window.is_some();
+            let Ok(window) = window.map_or_else(|| lanes.map(&grant), Ok) else { continue };
+            if !known {
+                new.push((window.clone(), grant.clone()));
+            }
+            mapped.push(Slab { ring, grant, window: Some(window) });
+        }
+        self.put_back(mapped);
+        new
+    }
+
+    /// Before what has come since.
+    fn put_back(&self, first: Vec<Slab>) {
+        for _ in 0..SPINS {
+            if let Ok(mut slabs) = self.slabs.try_lock() {
+                let later = std::mem::replace(&mut *slabs, first);
+                slabs.extend(later);
+                self.any.store(true, Ordering::Release);
+                return;
+            }
+            std::hint::spin_loop();
         }
     }
 }
@@ -126,10 +173,14 @@ mod tests {
         {
             assert!(arrived.put(ring, slab(number, 1), window));
         }
-        assert!(lanes.prepare_known(&slab(8, 1)).is_none(), "nobody has mapped it");
-        arrived.hand(&mut lane, &lanes);
-        assert!(lanes.prepare_known(&slab(8, 1)).is_some(), "whoever took it in has");
-        arrived.hand(&mut lane, &lanes);
+        arrived.hand(&mut lane);
+        assert_eq!(lane.keep(), 0, "not before the one that came first");
+        assert!(arrived.is_unmapped() && lanes.known(&slab(8, 1)).is_none());
+        let new: Vec<u32> = arrived.map(&lanes).into_iter().map(|(_, grant)| grant.slab).collect();
+        assert_eq!(new, [5], "the others were mapped");
+        assert!(!arrived.is_unmapped() && lanes.known(&slab(8, 1)).is_some());
+        arrived.hand(&mut lane);
+        arrived.hand(&mut lane);
         assert_eq!(lane.keep(), 5, "in their order, those of its own ring, once");
         arrived.will_need(lane.ring, lane.keep());
         assert_eq!(arrived.needed(), Some((3, 5)));

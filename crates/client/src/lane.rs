@@ -140,10 +140,20 @@ impl Lanes {
     }
 
     /// The mapped region of a slab.
-    fn window(&self, grant: &SlabGrant) -> io::Result<Arc<Window>> {
+    pub(crate) fn map(&self, grant: &SlabGrant) -> io::Result<Arc<Window>> {
         let path = PathBuf::from(OsString::from_vec(grant.path.clone()));
         let file = OpenOptions::new().read(true).write(true).open(&path)?;
-        mapped(&self.windows, path, &file, |file| Window::new(file, grant.size))
+        around(mapped(&self.windows, path, &file, |file| Window::new(file, grant.size))?, grant)
+    }
+
+    /// The same if it is mapped already. For those who work while the program goes on: it must not find descriptors that it
+    /// has not made.
+    pub(crate) fn known(&self, grant: &SlabGrant) -> Option<Arc<Window>> {
+        let path = PathBuf::from(OsString::from_vec(grant.path.clone()));
+        let inode = std::fs::metadata(&path).ok()?.ino();
+        let known = lock(&self.windows);
+        let (_, window) = known.get(&path).filter(|(number, _)| *number == inode)?;
+        around(window.clone(), grant).ok()
     }
 
     /// A mapped region to read from.
@@ -151,35 +161,21 @@ impl Lanes {
         let file = File::open(&path)?;
         mapped(&self.panes, path, &file, |file| Pane::new(file, size))
     }
+}
 
-    /// The mapped region of a slab if it is mapped already. Takes no descriptor for that.
-    fn known(&self, grant: &SlabGrant) -> Option<Arc<Window>> {
-        let path = PathBuf::from(OsString::from_vec(grant.path.clone()));
-        let inode = std::fs::metadata(&path).ok()?.ino();
-        lock(&self.windows)
-            .get(&path)
-            .filter(|(number, _)| *number == inode)
-            .map(|(_, window)| window.clone())
-    }
-
-    /// Makes a slab ready to be filled, if its region is mapped. For those who work while the program goes on: it must not
-    /// find descriptors that it has not made.
-    pub(crate) fn prepare_known(&self, grant: &SlabGrant) -> Option<Arc<Window>> {
-        populated(self.known(grant)?, grant).ok()
-    }
-
-    /// Makes a slab ready to be filled.
-    pub(crate) fn prepare(&self, grant: &SlabGrant) -> io::Result<Arc<Window>> {
-        populated(self.window(grant)?, grant)
+/// A region, if a slab is in it.
+fn around(window: Arc<Window>, grant: &SlabGrant) -> io::Result<Arc<Window>> {
+    let end = grant.start.checked_add(grant.len).filter(|end| *end <= window.len());
+    match end {
+        Some(_) => Ok(window),
+        None => Err(io::Error::new(io::ErrorKind::InvalidData, "a slab outside its region")),
     }
 }
 
-fn populated(window: Arc<Window>, grant: &SlabGrant) -> io::Result<Arc<Window>> {
-    let end = grant.start.checked_add(grant.len).filter(|end| *end <= window.len());
-    let end = end.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a slab outside its region"))?;
+/// Makes a slab in its region ready to be filled.
+pub(crate) fn touch(window: &Window, grant: &SlabGrant) {
     // An older kernel cannot; then the pages come when they are touched.
-    let _ = window.populate(grant.start..end);
-    Ok(window)
+    let _ = window.populate(grant.start..grant.start + grant.len);
 }
 
 /// The mapping of a file, made if it is not known.

@@ -6,7 +6,7 @@
 //! server hears the ring before it does anything else to the file.
 
 use crate::arrived::Arrived;
-use crate::lane::{Lane, Wrote, monotonic};
+use crate::lane::{Lane, Wrote, monotonic, touch};
 use crate::leased::Leased;
 use crate::session::{Session, Who};
 use forebay_model::{ErrorKind, Result};
@@ -109,9 +109,11 @@ impl Memory {
         None
     }
 
-    /// Gives a lane of this file the slabs that have come for it.
-    fn hand(&self, lane: &mut Lane) {
-        self.arrived.hand(lane, &self.session.lanes);
+    /// Maps the regions of slabs that have come ahead; their pages come while the program goes on.
+    fn map_arrived(&self) {
+        for (window, grant) in self.arrived.map(&self.session.lanes) {
+            self.session.runtime.spawn(async move { touch(&window, &grant) });
+        }
     }
 
     fn attempt(&self, offset: u64, data: &[u8]) -> Tried {
@@ -123,7 +125,7 @@ impl Memory {
         let life = self.session.opens.life();
         match lane.as_mut() {
             Some(lane) if lane.life == life && lane.writes => {
-                self.hand(lane);
+                self.arrived.hand(lane);
                 let wrote = lane.write(offset, data);
                 if matches!(wrote, Wrote::All { ahead: true } | Wrote::NoSpace) {
                     self.arrived.will_need(lane.ring, lane.keep());
@@ -143,6 +145,10 @@ impl Memory {
             || data.len() > MAX_PAYLOAD as usize
             || crate::transfer::check_range(offset, data.len()).is_err()
         {
+            return Now::Ask;
+        }
+        // Files are opened by those who wait, and no handler interrupts.
+        if self.arrived.is_unmapped() {
             return Now::Ask;
         }
         let mut full_since = None;
@@ -190,6 +196,7 @@ impl Memory {
             return false;
         }
         let _asking = self.asking.lock().await;
+        self.map_arrived();
         for _ in 0..TRIES {
             let goes_on = match self.attempt(offset, data) {
                 Tried::Wrote(Wrote::All { ahead }) => {
@@ -248,7 +255,7 @@ impl Memory {
     pub(crate) async fn bind(&self, write: bool) -> bool {
         let life = self.session.opens.life();
         let Some(mut before) = self.lane().map(|mut lane| lane.take()) else { return true };
-        before.iter_mut().for_each(|lane| self.hand(lane));
+        before.iter_mut().for_each(|lane| self.arrived.hand(lane));
         let before = before.or_else(|| self.session.lanes.take(self.token.uid));
         let own = before.as_ref().map(|lane| lane.ring);
         let request = Request::Ring { token: self.token, own, write };
@@ -299,11 +306,14 @@ impl Memory {
         match self.session.call(&self.who, &request).await {
             Ok(Reply::Slab(grant)) => {
                 let window = match how {
-                    Ask::Ahead => Ok(lanes.prepare_known(&grant)),
-                    Ask::Now { .. } => lanes.prepare(&grant).map(Some),
+                    Ask::Ahead => Ok(lanes.known(&grant)),
+                    Ask::Now { .. } => lanes.map(&grant).map(Some),
                 };
                 match window {
-                    Ok(window) => self.arrived.put(ring, *grant, window),
+                    Ok(window) => {
+                        window.iter().for_each(|window| touch(window, &grant));
+                        self.arrived.put(ring, *grant, window)
+                    }
                     // Taken back already, and its region's file is just being made anew.
                     Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => false,
                     Err(_) => {
@@ -325,7 +335,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let lane = self.lane.get_mut().ok().and_then(Option::take);
         if let Some(mut lane) = lane {
-            self.hand(&mut lane);
+            self.arrived.hand(&mut lane);
             self.session.lanes.put(lane);
         }
     }

@@ -225,7 +225,7 @@ impl Session {
     /// Closes an open file without waiting for that, if there is a queue with room.
     pub(crate) fn close_now(&self, who: &Who, token: Token) -> bool {
         let Some(line) = self.live() else { return false };
-        let Some(desk) = line.queue.open_desk() else { return false };
+        let Some(Some(desk)) = line.queue.desk() else { return false };
         !self.pool.is_in_doubt() && post(&desk.asker, who, &Request::Close { token }).is_some()
     }
 

@@ -135,7 +135,9 @@ pub(crate) fn close_some(first: c_uint, last: c_uint, flags: c_uint) -> Outcome<
 
 pub(crate) fn control(fd: c_int, command: c_int, argument: *mut c_void) -> Outcome<c_int> {
     if is_internal() && command == libc::F_DUPFD_CLOEXEC {
-        return lift(plain(libc::SYS_fcntl, [fd as usize, command as usize, argument as usize])?);
+        // Not even for a moment among those of the application, if the limit allows.
+        let copy = || lift(plain(libc::SYS_fcntl, [fd as usize, command as usize, argument as usize])?);
+        return hidden_copy(fd).map_or_else(copy, Ok);
     }
     let open = ours(fd)?;
     match command {

@@ -50,6 +50,7 @@ mod union;
 #[cfg(test)]
 mod virtual_time;
 mod visitor;
+mod warm;
 
 pub use config::{Belief, Config, Limits, Medium, Times, beside};
 pub use drain::{Alpha, Described, Draining, Hours, Verify};

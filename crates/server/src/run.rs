@@ -7,6 +7,7 @@ use crate::members::Fixed;
 use crate::service::{Service, stopped};
 use crate::several::Joining;
 use crate::transport::{Listener, Vouch};
+use crate::warm::{Warmth, warm};
 use crate::{circle, connection, memory, several};
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, Gid, Members, Result, Uid};
@@ -56,6 +57,7 @@ pub struct Running {
     thread: Option<JoinHandle<Result<()>>>,
     joining: Arc<Joining>,
     members: Arc<Members>,
+    warmth: Warmth,
 }
 
 /// Stops a server; can be given to whoever hears the signals.
@@ -148,12 +150,13 @@ fn start(
     let (ready, is_ready) = mpsc::channel();
     let stopper = Stopper(service.stopper());
     let (joining, members) = (service.joining.clone(), service.members.members());
+    let warmth = service.warmth.clone();
     let thread = std::thread::Builder::new()
         .name("forebay".to_owned())
         .spawn(move || run(&service, &ready, listener))
         .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))?;
     match is_ready.recv() {
-        Ok(addresses) => Ok(Running { stopper, addresses, thread: Some(thread), joining, members }),
+        Ok(addresses) => Ok(Running { stopper, addresses, thread: Some(thread), joining, members, warmth }),
         // It ended before it was ready, and knows why.
         Err(_) => Err(join(thread).err().unwrap_or_else(|| ErrorKind::Io.into())),
     }
@@ -176,6 +179,12 @@ impl Running {
                 _ => return self.joining.demand(&self.members),
             }
         }
+    }
+
+    /// Whether its memory is ready for the first burst; it serves before that.
+    #[must_use]
+    pub fn is_warm(&self) -> bool {
+        self.warmth.is_reached()
     }
 
     /// Why the others do not let it serve with the store it has, if they do not.
@@ -428,13 +437,6 @@ async fn remember(service: Arc<Service>) {
             tracing::warn!(%error, "what jobs did in the last second is not remembered");
         }
     }
-}
-
-/// Makes memory ready for the first burst, while clients are served already.
-fn warm(service: &Service) {
-    let (begin, stopping) = (Instant::now(), service.stopping());
-    service.store.data().warm(&|| *stopping.borrow());
-    tracing::debug!(took = ?begin.elapsed(), "the regions are warm");
 }
 
 /// Keeps regions ready for the next burst.

@@ -18,6 +18,7 @@ use crate::several::{self, Afar, Book, Helps, Joining, Leases, Lines, is_afar};
 use crate::standing::Standing;
 use crate::turns::{Rules, Turns};
 use crate::union::{Near, Union};
+use crate::warm::Warmth;
 use forebay_backend::Backend;
 use forebay_model::{Error, ErrorKind, FileId, FileKind, Homes, Identity, Result, Stamp, Uid};
 use forebay_policy::Cost;
@@ -64,6 +65,7 @@ pub(crate) struct Service {
     alone: bool,
     pub(crate) sessions: Sessions,
     pub(crate) desks: Desks,
+    pub(crate) warmth: Warmth,
     pub(crate) fences: Arc<Fences>,
     pub(crate) opens: Arc<Opens>,
     pub(crate) grace: Grace,
@@ -156,6 +158,7 @@ impl Service {
             alone,
             sessions: Sessions::new(limits.sessions, limits.session_opens),
             desks: Desks::default(),
+            warmth: Warmth::default(),
             fences: Arc::default(),
             opens,
             grace,

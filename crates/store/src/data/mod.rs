@@ -398,13 +398,13 @@ impl Data {
             if state.deleted {
                 return self.kv.commit(with);
             }
-            let mut tombs = lock(&self.tombs);
-            let holders = self.holders(&mut state);
-            let tomb = tombs.plan(id, self.clock.next(), Span::from(0), holders, &mut with)?;
             let size = SizeRecord::key(id);
             if self.kv.get(&size)?.is_some() {
                 with.remove(size);
             }
+            let mut tombs = lock(&self.tombs);
+            let holders = self.holders(&mut state);
+            let tomb = tombs.plan(id, self.clock.next(), Span::from(0), holders, &mut with)?;
             self.kv.commit(with)?;
             if let Some(tomb) = tomb {
                 tombs.add(id, tomb);

@@ -6,7 +6,7 @@
 //! values here at once.
 
 use super::fresh::Fresh;
-use super::hash::Seeded;
+use super::hash::{Hashed, Seeded};
 use super::{Batch, Kv, Visit};
 use forebay_model::Result;
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ struct Known {
     /// In each, those that came first are the first to go, unless they were asked for.
     sets: Vec<[Option<Kept>; WAYS]>,
     /// Hashes of keys of commits that are under way.
-    changing: HashMap<u64, Changing, Seeded>,
+    changing: HashMap<u64, Changing, Hashed>,
     /// Counts beginnings and ends of commits: what was read across one may be too old.
     changes: u64,
     /// Commits that have returned, and whose keys are still asked of the store.

@@ -1,6 +1,6 @@
 //! Prefixes under which nothing was: a key that nobody has put there since need not be looked for.
 
-use super::hash::Seeded;
+use super::hash::{Hashed, Seeded};
 use super::{HEAD, Head};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -12,7 +12,7 @@ const EACH: usize = 16;
 /// Such prefixes, and what was put there. Those that were told of first are the first to be forgotten.
 #[derive(Default)]
 pub(super) struct Fresh {
-    under: HashMap<Head, HashSet<u64, Seeded>, Seeded>,
+    under: HashMap<Head, HashSet<u64, Hashed>, Seeded>,
     order: VecDeque<Head>,
     count: usize,
 }

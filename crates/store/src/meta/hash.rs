@@ -1,6 +1,6 @@
 //! A hash for keys: quick for short ones, and another in every process, so that nobody can choose keys that collide.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Makes hashes of one seed.
@@ -34,9 +34,25 @@ impl Hasher for Hashing {
         self.0 ^= number as u64;
     }
 
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// For keys that are such hashes themselves.
+pub(super) type Hashed = BuildHasherDefault<Already>;
+
+/// A hash that is there.
+#[derive(Default)]
+pub(super) struct Already(u64);
+
+impl Hasher for Already {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("nothing but hashes is a key here");
+    }
+
     fn write_u64(&mut self, hash: u64) {
-        // Numbers that are hashed are hashes of this process already.
-        self.0 ^= hash;
+        self.0 = hash;
     }
 
     fn finish(&self) -> u64 {
