@@ -6,7 +6,7 @@ use crate::lane::{Lane, Lanes};
 use forebay_shm::Window;
 use forebay_wire::SlabGrant;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// How often it is looked whether nobody else is here.
 const SPINS: u32 = 500;
@@ -92,11 +92,12 @@ impl Arrived {
         if !self.is_unmapped() {
             return Vec::new();
         }
-        // Not while others wait for it.
-        let Ok(taken) = self.slabs.try_lock().map(|mut slabs| std::mem::take(&mut *slabs)) else {
-            return Vec::new();
+        let take = |mut slabs: MutexGuard<'_, Vec<Slab>>| {
+            self.unmapped.store(false, Ordering::Relaxed);
+            std::mem::take(&mut *slabs)
         };
-        self.unmapped.store(false, Ordering::Relaxed);
+        // Not while others wait for it.
+        let Ok(taken) = self.slabs.try_lock().map(take) else { return Vec::new() };
         let (mut new, mut mapped) = (Vec::new(), Vec::with_capacity(taken.len()));
         for Slab { ring, grant, window } in taken {
             let known = window.is_some();

@@ -34,7 +34,7 @@ pub use forebay_model::{RenameMode, XattrMode};
 pub use fuzz::fuzz;
 pub use homes::{homes, names_with_the_first};
 pub use inspect::{Inspection, RegionView, capacity_of, inspect};
-pub use meta::{Batch, CachedKv, Fault, FjallKv, Kv, MemoryKv, Visit};
+pub use meta::{Batch, CachedKv, Fault, FjallKv, Kv, Look, MemoryKv, Visit};
 pub use names::{
     Arrival, Ask, Attempt, Body, Carried, DirCopy, Entry, Extent, Facts, Fate, Flaw, Found, Heard, Inode,
     InodePart, IntentId, Kind, Leased, MAX_LINKS, MAX_LISTED, MAX_XATTR, MAX_XATTRS, Names, Next, Obstacle,

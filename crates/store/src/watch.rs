@@ -3,7 +3,7 @@
 //! **Invariant**: before a change of an inode, of a name, or of what a directory's entries add to it can be seen, whoever was
 //! told what was before it sees that this counts no more.
 
-use crate::meta::{Batch, Kv, Visit};
+use crate::meta::{Batch, Kv, Look, Visit};
 use crate::names::{Concern, concern};
 use forebay_model::{FileId, Result};
 use forebay_shm::Epochs;
@@ -66,6 +66,10 @@ impl<K: Kv> WatchedKv<K> {
 impl<K: Kv> Kv for WatchedKv<K> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.inner.get(key)
+    }
+
+    fn view(&self, key: &[u8], look: Look<'_>) -> Result<()> {
+        self.inner.view(key, look)
     }
 
     fn scan(&self, prefix: &[u8], from: &[u8], visit: Visit<'_>) -> Result<()> {

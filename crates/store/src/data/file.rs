@@ -25,8 +25,10 @@ pub(super) struct SizeRecord {
 }
 
 impl SizeRecord {
-    pub(super) fn key(file: FileId) -> Vec<u8> {
-        [b"s".as_slice(), &file.0.to_be_bytes()].concat()
+    pub(super) fn key(file: FileId) -> [u8; 9] {
+        let mut key = [b's'; 9];
+        key[1..].copy_from_slice(&file.0.to_be_bytes());
+        key
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

@@ -7,7 +7,7 @@
 
 use super::fresh::Fresh;
 use super::hash::{Hashed, Seeded};
-use super::{Batch, Kv, Visit};
+use super::{Batch, Kv, Look, Visit};
 use forebay_model::Result;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -57,8 +57,8 @@ struct Changing {
 }
 
 /// What is known of a key.
-enum Found {
-    Value(Option<Vec<u8>>),
+enum Found<'a> {
+    Value(Option<&'a [u8]>),
     /// Nothing; to be remembered if there are still so many changes.
     Nothing(u64),
     /// It is being changed.
@@ -84,7 +84,7 @@ impl Known {
         self.hashing.hash_one(key)
     }
 
-    fn find(&self, key: &[u8]) -> Found {
+    fn find(&self, key: &[u8]) -> Found<'_> {
         let hash = self.hash(key);
         if !self.changing.is_empty() && self.changing.contains_key(&hash) {
             return Found::Changing;
@@ -97,7 +97,7 @@ impl Known {
                 if !kept.asked.load(Ordering::Relaxed) {
                     kept.asked.store(true, Ordering::Relaxed);
                 }
-                Found::Value(kept.value.clone())
+                Found::Value(kept.value.as_deref())
             }
             None => Found::Nothing(self.changes),
         }
@@ -181,20 +181,30 @@ impl<K: Kv> CachedKv<K> {
 
 impl<K: Kv> Kv for CachedKv<K> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let found = self.read().find(key);
-        match found {
-            Found::Value(value) => Ok(value),
-            Found::Changing => self.inner.get(key),
-            Found::Nothing(changes) => {
-                let value = self.inner.get(key)?;
-                let mut known = self.write();
-                if known.changes == changes {
-                    let hash = known.hash(key);
-                    known.put(hash, key.to_vec(), value.clone());
-                }
-                Ok(value)
+        let mut value = None;
+        self.view(key, &mut |found| value = found.map(<[u8]>::to_vec))?;
+        Ok(value)
+    }
+
+    fn view(&self, key: &[u8], look: Look<'_>) -> Result<()> {
+        let remember = match self.read().find(key) {
+            Found::Value(value) => {
+                look(value);
+                return Ok(());
+            }
+            Found::Changing => None,
+            Found::Nothing(changes) => Some(changes),
+        };
+        let value = self.inner.get(key)?;
+        look(value.as_deref());
+        if let Some(changes) = remember {
+            let mut known = self.write();
+            if known.changes == changes {
+                let hash = known.hash(key);
+                known.put(hash, key.to_vec(), value);
             }
         }
+        Ok(())
     }
 
     fn scan(&self, prefix: &[u8], from: &[u8], visit: Visit<'_>) -> Result<()> {

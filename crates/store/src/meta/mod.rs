@@ -51,10 +51,19 @@ type Head = [u8; HEAD];
 /// What a visitor of [`Kv::scan`] says to every pair: go on, or enough.
 pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 
+/// Who looks at a value in [`Kv::view`].
+pub type Look<'a> = &'a mut dyn FnMut(Option<&[u8]>);
+
 /// An ordered, crash-safe map.
 pub trait Kv: Send + Sync {
     /// The value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
+
+    /// Shows the value of a key, without a copy of it where there is one in memory. Whoever looks must not ask for more.
+    fn view(&self, key: &[u8], look: Look<'_>) -> Result<()> {
+        look(self.get(key)?.as_deref());
+        Ok(())
+    }
 
     /// Shows the pairs whose key starts with `prefix` and is not below `from`, in order.
     fn scan(&self, prefix: &[u8], from: &[u8], visit: Visit<'_>) -> Result<()>;
@@ -103,8 +112,8 @@ impl Batch {
     }
 
     /// Changes these keys no more.
-    pub(crate) fn leave_out(&mut self, keys: &[Vec<u8>]) {
-        self.changes.retain(|(key, _)| !keys.contains(key));
+    pub(crate) fn leave_out(&mut self, keys: &[&[u8]]) {
+        self.changes.retain(|(key, _)| !keys.contains(&key.as_slice()));
     }
 
     /// Adds the changes of another batch behind these.

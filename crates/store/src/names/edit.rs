@@ -104,11 +104,11 @@ impl<'a> Edit<'a> {
         Ok(())
     }
 
-    pub(super) fn put(&mut self, key: Vec<u8>, value: &[u8]) {
+    pub(super) fn put(&mut self, key: impl Into<Vec<u8>>, value: &[u8]) {
         self.batch.put(key, value);
     }
 
-    pub(super) fn remove(&mut self, key: Vec<u8>) {
+    pub(super) fn remove(&mut self, key: impl Into<Vec<u8>>) {
         self.batch.remove(key);
     }
 

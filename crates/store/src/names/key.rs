@@ -15,60 +15,56 @@ pub(super) const PREPARED: &[u8] = b"p";
 pub(super) const DECIDED: &[u8] = b"t";
 const VERSION: u8 = 1;
 const ID: usize = 8;
+/// A letter and a number.
+pub(super) type Short = [u8; 1 + ID];
 
 pub(super) fn ids() -> Vec<u8> {
     b"n".to_vec()
 }
 
-pub(super) fn inode(id: FileId) -> Vec<u8> {
+pub(super) fn inode(id: FileId) -> Short {
     join(INODES, id)
 }
 
-pub(super) fn orphan(id: FileId) -> Vec<u8> {
+pub(super) fn orphan(id: FileId) -> Short {
     join(ORPHANS, id)
 }
 
-pub(super) fn share(dir: FileId) -> Vec<u8> {
+pub(super) fn share(dir: FileId) -> Short {
     join(SHARES, dir)
 }
 
 /// Where the parts of an intent are noted that this server prepared.
-pub(super) fn prepared(intent: IntentId) -> Vec<u8> {
+pub(super) fn prepared(intent: IntentId) -> Short {
     join(PREPARED, intent.0)
 }
 
 /// Where it is noted that an intent is done, and who has to hear of it.
-pub(super) fn decided(intent: IntentId) -> Vec<u8> {
+pub(super) fn decided(intent: IntentId) -> Short {
     join(DECIDED, intent.0)
 }
 
 /// The prefix of all entries of a directory.
-pub(super) fn entries(dir: FileId) -> Vec<u8> {
+pub(super) fn entries(dir: FileId) -> Short {
     join(ENTRIES, dir)
 }
 
 /// The first key of the entries with this cookie or a later one.
 pub(super) fn entries_from(dir: FileId, cookie: u64) -> Vec<u8> {
-    let mut key = entries(dir);
-    key.extend(cookie.to_be_bytes());
-    key
+    long(entries(dir), &cookie.to_be_bytes(), &[])
 }
 
 pub(super) fn entry(dir: FileId, name: &Name) -> Vec<u8> {
-    let mut key = entries_from(dir, cookie(name));
-    key.extend(name.as_bytes());
-    key
+    long(entries(dir), &cookie(name).to_be_bytes(), name.as_bytes())
 }
 
 /// The prefix of all extended attributes of a file.
-pub(super) fn xattrs(file: FileId) -> Vec<u8> {
+pub(super) fn xattrs(file: FileId) -> Short {
     join(XATTRS, file)
 }
 
 pub(super) fn xattr(file: FileId, name: &Name) -> Vec<u8> {
-    let mut key = xattrs(file);
-    key.extend(name.as_bytes());
-    key
+    long(xattrs(file), name.as_bytes(), &[])
 }
 
 /// The place of a name in its directory: 1 to 2^63 − 1, so that it fits a file offset and 0 is before all.
@@ -147,9 +143,18 @@ impl Target {
     }
 }
 
-fn join(letter: &[u8], id: FileId) -> Vec<u8> {
-    let mut key = Vec::with_capacity(1 + ID + 8 + 32);
-    key.extend(letter);
-    key.extend(id.0.to_be_bytes());
+fn join(letter: &[u8], id: FileId) -> Short {
+    let mut key = [0; 1 + ID];
+    let (first, rest) = key.split_at_mut(1);
+    first.copy_from_slice(letter);
+    rest.copy_from_slice(&id.0.to_be_bytes());
+    key
+}
+
+fn long(first: Short, then: &[u8], last: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(first.len() + then.len() + last.len());
+    key.extend(first);
+    key.extend(then);
+    key.extend(last);
     key
 }

@@ -208,7 +208,9 @@ impl Names {
     }
 
     fn find_inode(&self, id: FileId) -> Result<Option<Inode>> {
-        self.kv.get(&key::inode(id))?.map(|bytes| Inode::decode(id, &bytes)).transpose()
+        let mut found = None;
+        self.kv.view(&key::inode(id), &mut |bytes| found = bytes.map(|bytes| Inode::decode(id, bytes)))?;
+        found.transpose()
     }
 
     fn directory(&self, id: FileId) -> Result<Inode> {
@@ -235,7 +237,10 @@ impl Names {
     }
 
     fn entry(&self, dir: FileId, name: &Name) -> Result<Option<Target>> {
-        self.kv.get(&key::entry(dir, name))?.map(|bytes| Target::decode(dir, name, &bytes)).transpose()
+        let mut found = None;
+        let key = key::entry(dir, name);
+        self.kv.view(&key, &mut |bytes| found = bytes.map(|bytes| Target::decode(dir, name, bytes)))?;
+        found.transpose()
     }
 
     /// Where a name leads, once that is settled.

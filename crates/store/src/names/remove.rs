@@ -111,7 +111,7 @@ impl Names {
         let mut edit = self.edit();
         edit.erase(file)?;
         // What would become of it if it stayed: nobody ever sees that.
-        batch.leave_out(&[key::inode(file), key::orphan(file)]);
+        batch.leave_out(&[&key::inode(file), &key::orphan(file)]);
         batch.append(edit.into_batch());
         via(batch)?;
         self.count.fetch_sub(1, Ordering::Relaxed);

@@ -69,9 +69,8 @@ impl Names {
 
     /// What this server's entries add to a directory's attributes.
     pub fn share(&self, dir: FileId) -> Result<Share> {
-        match self.kv.get(&key::share(dir))? {
-            Some(value) => Share::decode(dir, &value),
-            None => Ok(Share::default()),
-        }
+        let mut found = None;
+        self.kv.view(&key::share(dir), &mut |bytes| found = bytes.map(|bytes| Share::decode(dir, bytes)))?;
+        found.unwrap_or_else(|| Ok(Share::default()))
     }
 }
