@@ -74,14 +74,6 @@ pub fn serve(disk: &Path, far: Far) -> Outcome {
         ..Config::for_store(dir.path().join("store"))
     };
     let running = Server::start_several(&config, servers)?;
-    // Otherwise what is measured first would compete with that for the processors.
-    let begin = Instant::now();
-    while !running.iter().all(Running::is_warm) {
-        if begin.elapsed() > PATIENCE {
-            return Err("the server's memory was not ready in time: its log may say why".into());
-        }
-        std::thread::sleep(GLANCE);
-    }
     let tcp = TcpListener::bind("127.0.0.1:0")?;
     let unix = UnixListener::bind(dir.path().join("bare"))?;
     let addresses = running.first().ok_or("a service has a server")?.addresses().clone();
@@ -94,12 +86,27 @@ pub fn serve(disk: &Path, far: Far) -> Outcome {
     ];
     std::thread::spawn(move || bare::answer(|| tcp.accept().map(|(stream, _)| stream)));
     std::thread::spawn(move || bare::answer(|| unix.accept().map(|(stream, _)| stream)));
-    let mut out = stdout();
-    writeln!(out, "{}", told.join("\n"))?;
-    out.flush()?;
-    // An error is an end, too.
-    let _ = stdin().read_to_end(&mut Vec::new());
+    let warm = wait_until_warm(&running);
+    if warm.is_ok() {
+        let mut out = stdout();
+        writeln!(out, "{}", told.join("\n"))?;
+        out.flush()?;
+        // An error is an end, too.
+        let _ = stdin().read_to_end(&mut Vec::new());
+    }
     running.into_iter().try_for_each(Running::shutdown)?;
     config.several(servers).iter().try_for_each(|config| Store::remove(&config.store))?;
+    warm
+}
+
+/// Otherwise what is measured first would compete with that for the processors.
+fn wait_until_warm(running: &[Running]) -> Outcome {
+    let begin = Instant::now();
+    while !running.iter().all(Running::is_warm) {
+        if begin.elapsed() > PATIENCE {
+            return Err("the memory of the servers was not ready in time".into());
+        }
+        std::thread::sleep(GLANCE);
+    }
     Ok(())
 }

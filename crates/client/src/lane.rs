@@ -58,14 +58,33 @@ pub(crate) struct Lane {
 
 struct Slab {
     number: u32,
-    window: Arc<Window>,
+    region: Region,
     used: u32,
     end: u32,
     records: u32,
     epoch: u64,
 }
 
+/// Where the bytes of a slab are.
+enum Region {
+    Mapped(Arc<Window>),
+    /// It is mapped by whoever needs it and waits anyway.
+    Unmapped(SlabGrant),
+}
+
+/// What came of mapping regions.
+pub(crate) struct Mapped {
+    /// Slabs whose regions were mapped, with those.
+    pub(crate) new: Vec<(Arc<Window>, SlabGrant)>,
+    /// Whether nothing went wrong.
+    pub(crate) all: bool,
+}
+
 impl Slab {
+    fn is_mapped(&self) -> bool {
+        matches!(self.region, Region::Mapped(_))
+    }
+
     fn room(&self) -> u32 {
         if self.records == 0 { 0 } else { self.end - self.used }
     }
@@ -78,6 +97,8 @@ pub(crate) enum Wrote {
     All { ahead: bool },
     /// There is not enough space in the slabs.
     NoSpace,
+    /// There is, in a region that has to be mapped first.
+    Unmapped,
     /// Nor would there be with as many slabs as are worth having.
     TooMuch,
     /// The slabs were taken back.
@@ -243,17 +264,28 @@ impl Lane {
     }
 
     /// Adds a slab. What was granted in earlier epochs was taken back.
-    pub(crate) fn add(&mut self, grant: &SlabGrant, window: Arc<Window>) {
-        self.next_slab = grant.slab.saturating_add(1);
-        self.slabs.retain(|slab| slab.epoch == grant.epoch);
-        self.slabs.push_back(Slab {
-            number: grant.slab,
-            window,
-            used: grant.start,
-            end: grant.start + grant.len,
-            records: grant.records,
-            epoch: grant.epoch,
+    pub(crate) fn add(&mut self, grant: SlabGrant, window: Option<Arc<Window>>) {
+        let SlabGrant { slab: number, start: used, len, records, epoch, .. } = grant;
+        self.next_slab = number.saturating_add(1);
+        self.slabs.retain(|slab| slab.epoch == epoch);
+        let region = window.map_or(Region::Unmapped(grant), Region::Mapped);
+        self.slabs.push_back(Slab { number, region, used, end: used.saturating_add(len), records, epoch });
+    }
+
+    /// Maps the regions of its slabs. A slab whose region cannot be mapped is as if it had not come.
+    pub(crate) fn map(&mut self, lanes: &Lanes) -> Mapped {
+        let mut mapped = Mapped { new: Vec::new(), all: true };
+        self.slabs.retain_mut(|slab| {
+            let Region::Unmapped(grant) = &slab.region else { return true };
+            let Ok(window) = lanes.map(grant) else {
+                mapped.all = false;
+                return false;
+            };
+            mapped.new.push((window.clone(), grant.clone()));
+            slab.region = Region::Mapped(window);
+            true
         });
+        mapped
     }
 
     /// Asks the server to look.
@@ -274,13 +306,18 @@ impl Lane {
             return Wrote::Full;
         }
         let Some(epoch) = self.slabs.back().map(|slab| slab.epoch) else { return Wrote::NoSpace };
+        let needed = if self.slabs[0].room() as usize >= data.len() { 1 } else { self.slabs.len() };
+        if !self.slabs.iter().take(needed).all(Slab::is_mapped) {
+            return Wrote::Unmapped;
+        }
         let Some(filling) = self.writer.enter(epoch) else {
             self.slabs.clear();
             return Wrote::Recalled;
         };
         match &mut self.slabs[0] {
             first if first.room() as usize >= data.len() => {
-                let commit = first.fill(self.writer.head(), self.binding, offset, data);
+                let filled = first.fill(self.writer.head(), self.binding, offset, data);
+                let Some(commit) = filled else { return Wrote::Unmapped };
                 let stamp = monotonic().max(self.last + 1);
                 self.last = stamp;
                 assert!(self.writer.push(&[Commit { stamp, ..commit }]), "there was room");
@@ -294,7 +331,9 @@ impl Lane {
                         continue;
                     }
                     let (sequence, at) = (self.writer.head() + commits.len() as u64, offset + done as u64);
-                    commits.push(slab.fill(sequence, self.binding, at, &data[done..done + len]));
+                    let filled = slab.fill(sequence, self.binding, at, &data[done..done + len]);
+                    let Some(commit) = filled else { return Wrote::Unmapped };
+                    commits.push(commit);
                     done += len;
                 }
                 let stamp = monotonic().max(self.last + 1);
@@ -315,11 +354,12 @@ impl Lane {
 }
 
 impl Slab {
-    /// Puts bytes there; what says so has still to be stamped.
-    fn fill(&mut self, sequence: u64, binding: u32, offset: u64, data: &[u8]) -> Commit {
+    /// Puts bytes there, if its region is mapped; what says so has still to be stamped.
+    fn fill(&mut self, sequence: u64, binding: u32, offset: u64, data: &[u8]) -> Option<Commit> {
+        let Region::Mapped(window) = &self.region else { return None };
         let (position, len) = (self.used, data.len() as u32);
-        self.window.put(position, data);
+        window.put(position, data);
         (self.used, self.records) = (position + len, self.records - 1);
-        Commit { sequence, binding, slab: self.number, position, len, offset, stamp: 0, more: false }
+        Some(Commit { sequence, binding, slab: self.number, position, len, offset, stamp: 0, more: false })
     }
 }

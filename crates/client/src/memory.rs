@@ -1,8 +1,8 @@
 //! Writes to an open file by shared memory, where the server is on this machine and runs as the same user. Reads are in
 //! [`leased`](crate::leased).
 //!
-//! A write that finds space in its slabs and room in its ring is done when it returns, without a system call. All
-//! others ask: for a ring, for a slab, and if that comes to nothing they go by the socket, which is always right: the
+//! A write that finds space in its slabs, mapped, and room in its ring is done when it returns, without a system call. All
+//! others map it, or ask: for a ring, for a slab, and if that comes to nothing they go by the socket, which is always right: the
 //! server hears the ring before it does anything else to the file.
 
 use crate::arrived::Arrived;
@@ -110,8 +110,14 @@ impl Memory {
     }
 
     /// Maps the regions of slabs that have come ahead; their pages come while the program goes on.
-    fn map_arrived(&self) {
-        for (window, grant) in self.arrived.map(&self.session.lanes) {
+    fn map_regions(&self) {
+        let mut lane = self.lane();
+        let Some(lane) = lane.as_deref_mut().and_then(Option::as_mut) else { return };
+        let mapped = lane.map(&self.session.lanes);
+        if !mapped.all {
+            self.scarce.store(SCARCE, Ordering::Relaxed);
+        }
+        for (window, grant) in mapped.new {
             self.session.runtime.spawn(async move { touch(&window, &grant) });
         }
     }
@@ -145,10 +151,6 @@ impl Memory {
             || data.len() > MAX_PAYLOAD as usize
             || crate::transfer::check_range(offset, data.len()).is_err()
         {
-            return Now::Ask;
-        }
-        // Files are opened by those who wait, and no handler interrupts.
-        if self.arrived.is_unmapped() {
             return Now::Ask;
         }
         let mut full_since = None;
@@ -196,7 +198,6 @@ impl Memory {
             return false;
         }
         let _asking = self.asking.lock().await;
-        self.map_arrived();
         for _ in 0..TRIES {
             let goes_on = match self.attempt(offset, data) {
                 Tried::Wrote(Wrote::All { ahead }) => {
@@ -209,6 +210,10 @@ impl Memory {
                     let scarce = self.scarce.load(Ordering::Relaxed);
                     self.scarce.store(scarce.saturating_sub(1), Ordering::Relaxed);
                     self.ask(Ask::Now { least: data.len() }).await
+                }
+                Tried::Wrote(Wrote::Unmapped) => {
+                    self.map_regions();
+                    true
                 }
                 Tried::Wrote(Wrote::TooMuch) => false,
                 Tried::Wrote(Wrote::Recalled) | Tried::Unbound => self.bind(true).await,

@@ -399,7 +399,9 @@ impl Data {
                 return self.kv.commit(with);
             }
             let size = SizeRecord::key(id);
-            if self.kv.get(&size)?.is_some() {
+            let mut is_noted = false;
+            self.kv.view(&size, &mut |value| is_noted = value.is_some())?;
+            if is_noted {
                 with.remove(size);
             }
             let mut tombs = lock(&self.tombs);
