@@ -109,7 +109,7 @@ impl Memory {
         None
     }
 
-    /// Maps the regions of slabs that have come ahead; their pages come while the program goes on.
+    /// Maps the regions of slabs that have come ahead, and makes them ready to be filled.
     fn map_regions(&self) {
         let mut lane = self.lane();
         let Some(lane) = lane.as_deref_mut().and_then(Option::as_mut) else { return };
@@ -117,9 +117,7 @@ impl Memory {
         if !mapped.all {
             self.scarce.store(SCARCE, Ordering::Relaxed);
         }
-        for (window, grant) in mapped.new {
-            self.session.runtime.spawn(async move { touch(&window, &grant) });
-        }
+        mapped.new.iter().for_each(|(window, grant)| touch(window, grant));
     }
 
     fn attempt(&self, offset: u64, data: &[u8]) -> Tried {
